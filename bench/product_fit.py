@@ -1,10 +1,12 @@
 """`python -m bench.product_fit [--fit]`
 
-The predicted time of every measured plan of a product by warpgroups beside what an H200 took, from
-the JSON files of `bench/`. With `--fit` the constants of `Calibration` that are fitted to them are
+The predicted time of every measured plan of a product by warpgroups beside what an H200 or an H100
+took, from the JSON files of `bench/`. Both chips have the same multiprocessors, and memory of their
+own. With `--fit` the constants of `Calibration` that are fitted to them are
 searched for again: coordinate by coordinate, from those in use, the least sum of squared logarithms
 of predicted over measured, in which ratios beyond a tenth count linearly and those of kernels above
-100 us, which repeat within 1 %, two and a half times. No GPU is needed.
+100 us, which repeat within 1 %, two and a half times; those of the sweep, of which there are three
+times as many, and no large ones, count `SWEEP_WEIGHT`. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -29,19 +31,25 @@ COPIES_US = 37.0
 them for 215 alone, four rounds of tiles at the pace of 4096 cubed being five."""
 LINEAR_FROM = 0.1
 LONG_US, LONG_WEIGHT = 100.0, 2.5
+SWEEP_WEIGHT = 0.4
+H100_NBYTES_PER_US = 3_350_000
+"""Of memory, by the data sheet of the SXM5 module."""
 STRADDLED = 1.875
 """Lines that rows of 8,208 bytes touch in a box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A plan that ran: so many slices were summed by a second kernel."""
+    """A plan that ran: so many slices were summed by a second kernel. `memory` is that of the chip,
+    bytes a microsecond."""
 
     name: str
     sizes: Sizes
     plan: ProductPlan
     us: float
     slices: int = 1
+    memory: int = TARGET.memory_nbytes_per_us
+    weight: float = 1.0
 
 
 def few_rows() -> Iterator[Measured]:
@@ -92,6 +100,23 @@ def large() -> Iterator[Measured]:
             yield _of(evening, f"{kind} {n}x{n}x{n}", "fusewright", sizes, plan)
 
 
+def sweep() -> Iterator[Measured]:
+    """Products of few tiles on an H100, `product-sweep-2026-11-25-h100.json`, but for plans of
+    which two blocks share a multiprocessor: the formula has one."""
+    for r in _json("product-sweep-2026-11-25-h100.json")["forms"]:
+        if "plan" not in r or r["us"] is None or r["mode"] == "half":
+            continue
+        m, n, k = map(int, r["case"].split("x"))
+        m, n = (n, m) if r["exchanged"] else (m, n)
+        slices, plan = (
+            r["slices"],
+            ProductPlan(**{**r["plan"], "cluster": tuple(r["plan"]["cluster"])}),
+        )
+        sizes = Sizes(slices, m, n, k // slices)
+        name = f"{r['case']} {r['form']}"
+        yield Measured(name, sizes, plan, r["us"], slices, H100_NBYTES_PER_US, SWEEP_WEIGHT)
+
+
 def _plan(
     rows: int, columns: int, stages: int, *, products: int = 1, itemsize: int = 2
 ) -> ProductPlan:
@@ -116,8 +141,12 @@ def _json(file: str) -> Any:
 
 
 def predicted(m: Measured, target: Target = TARGET) -> float:
-    """Microseconds by the model, with those of a second kernel that sums slices."""
+    """Microseconds by the model on the chip that was measured, with those of a second kernel that
+    sums slices, and of turns behind the second."""
+    target = replace(target, memory_nbytes_per_us=m.memory)
     us = predicted_us(m.sizes, m.plan, target)
+    if m.plan.mode == "vector":
+        us += (m.plan.splits - 2) * target.calibration.hop_us
     if m.slices > 1:
         moved = 8 * m.slices * m.sizes.rows * m.sizes.columns
         us += target.calibration.sums_launch_us + moved / target.memory_nbytes_per_us
@@ -130,7 +159,7 @@ def loss(rows: Sequence[Measured], figures: Sequence[float]) -> float:
     target, total = replace(TARGET, calibration=known), 0.0
     for m in rows:
         error = math.log(predicted(m, target) / m.us) * (LONG_WEIGHT if m.us > LONG_US else 1.0)
-        total += math.sqrt(1 + (error / LINEAR_FROM) ** 2) - 1
+        total += m.weight * (math.sqrt(1 + (error / LINEAR_FROM) ** 2) - 1)
     return total
 
 
@@ -156,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--fit", action="store_true")
     args = parser.parse_args()
-    rows = [*few_rows(), *large()]
+    rows = [*few_rows(), *large(), *sweep()]
     for m in rows:
         us = predicted(m)
         print(f"{m.name:50s} {m.us:8.1f} us, predicted {us:8.1f}, {us / m.us:5.2f}")

@@ -82,10 +82,11 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
     us, count = two_kernels(product, TARGET)
     yield f"two kernels {count}", us, fw.compile(slice_products(fusion, lambda t: count))
     scheduler = MatmulScheduler(fw.Schedule(fusion).flow, TARGET)
-    plans = [c.plan for c in scheduler.candidates() if isinstance(c, Candidate)]
+    rated = [c.plan for c in scheduler.candidates() if isinstance(c, Candidate)]
+    plans = [p for p in rated if p.cluster_size == 1]  # others share no depth
     whole = next(p for p in plans if p.splits == 1)
     sizes = sizes_of(product)
-    yield "whole", predicted_us(sizes, whole, TARGET), _by_hand(fusion, whole)
+    yield "whole", predicted_us(sizes, whole, TARGET), by_hand(fusion, whole)
     wave = next((p for p in plans if p.splits > 1), None) or next(
         (q for p in plans for q in with_splits(p, sizes, TARGET)), None
     )
@@ -95,22 +96,23 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
     for plan in (wave, *sorted(more, key=lambda p: p.splits)):
         if plan.splits <= TARGET.multiprocessors:
             us = predicted_us(sizes, plan, TARGET)
-            yield f"slices {plan.splits}", us, _by_hand(fusion, plan)
+            yield f"slices {plan.splits}", us, by_hand(fusion, plan)
     for plan in dict.fromkeys(replace(p, splits=1, blocks=0, staged=0) for p in plans):
         n = min(TARGET.multiprocessors // plan.tiles(sizes), case.k // plan.depth)
         if n > 1 and plan.rows * plan.columns >= LEAST_TILE:
             fits = replace(plan, splits=n)
             name = f"slices {n} of {plan.rows}x{plan.columns}"
-            yield name, predicted_us(sizes, fits, TARGET), _by_hand(fusion, fits)
+            yield name, predicted_us(sizes, fits, TARGET), by_hand(fusion, fits)
     for mode, n in itertools.product(
         ("vector", "tma"), sorted({min(FEW, wave.splits), wave.splits})
     ):
         plan = replace(wave, mode=mode, splits=n, stages=min(wave.stages, 3))
         us = predicted_us(sizes, plan, TARGET) + (n - 2) * TARGET.calibration.hop_us
-        yield f"{mode} {n}", us, _by_hand(fusion, plan)
+        yield f"{mode} {n}", us, by_hand(fusion, plan)
 
 
-def _by_hand(fusion: fw.Fusion, plan: ProductPlan) -> Program:
+def by_hand(fusion: fw.Fusion, plan: ProductPlan) -> Program:
+    """The one kernel of a fusion of a product by a plan."""
     s = fw.Schedule(fusion)
     MatmulScheduler(s.flow, TARGET)  # gives both operands of a product views of their own
     schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)

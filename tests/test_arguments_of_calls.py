@@ -44,6 +44,7 @@ def summed(x, y):
 FUSION = fw.trace(scaled, S)
 DYNAMIC = fw.trace(scaled, fw.TensorSpec(("n", 64), "float32"))
 PROGRAM = fw.compile(FUSION)
+OTHER_TARGET = fw.compile(FUSION, target="sm_80")
 KERNEL = PROGRAM.kernels[0]
 ROWS_KERNEL = fw.compile(DYNAMIC).kernels[0]
 
@@ -754,7 +755,22 @@ ROWS: dict[str, dict[str, Row]] = {
         "path": (
             lambda: "",
             (lambda: fw.Report(PROGRAM).to_html("/no/folder/x.html"), "cannot write"),
-        )
+        ),
+        "beside": (
+            lambda: "",
+            (
+                lambda: fw.Report(PROGRAM).to_html(
+                    "/no/folder/x.html", beside=fw.Report(OTHER_TARGET)
+                ),
+                "cannot write",
+            ),
+        ),
+    },
+    "Report.compare": {
+        "other": (
+            lambda: str(fw.Report(PROGRAM).compare(fw.Report(PROGRAM))),
+            lambda: str(fw.Report(PROGRAM).compare(fw.Report(OTHER_TARGET))),
+        ),
     },
 }
 
@@ -770,6 +786,7 @@ INNER = {
     "Fused": (
         "run",
         "compile_for",
+        "wanted_for",
         "recompile",
         "trace",
         "bound",

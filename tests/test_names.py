@@ -61,8 +61,11 @@ def _program(fusion: fw.Fusion) -> fw.Program:
     program = fw.compile(fusion)
     for k in program.kernels:
         assert str(fw.parse_kernel(str(k.ir))) == str(k.ir)
-    source = emit_module([k.ir for k in program.kernels], program.kernels[0].target)
-    assert compile_cubin(source, program.kernels[0].target, name="names").cubin
+    together = {k.name: k for k in program.kernels}  # short names of different kernels may be equal
+    apart = [k for k in program.kernels if together[k.name] is not k]
+    for kernels in ([*together.values()], *([k] for k in apart)):
+        source = emit_module([k.ir for k in kernels], kernels[0].target)
+        assert compile_cubin(source, kernels[0].target, name="names").cubin
     return program
 
 

@@ -57,7 +57,12 @@ class Calibration:
         box_latency_us        from a slot of a ring that is free until its boxes begin to arrive
         box_read_share        of the nominal bandwidth that rings of boxes read memory with
         tile_us               around the steps of a tile: results on their way, a first batch alone
-        sums_launch_us        of the kernel that sums slices, behind that of their products
+        sums_launch_us        of the kernel that sums slices, behind that of their products, in one
+                              graph
+        stream_launch_us      that a kernel behind another takes longer as a launch on a stream than
+                              in a graph (`bench.product_sweep`: 3.5 and 4.5 for two, 0.9 for one)
+        box_overlap           the order of the norm, for kernels whose operands come by boxes
+        box_cluster_us        until the blocks of a cluster with rings have begun and left together
     """
 
     chip: str
@@ -88,6 +93,9 @@ class Calibration:
     tile_us: float
     hop_us: float
     sums_launch_us: float
+    stream_launch_us: float
+    box_overlap: float
+    box_cluster_us: float
 
 
 PRODUCT_FIGURES = (
@@ -99,10 +107,13 @@ PRODUCT_FIGURES = (
     "box_read_share",
     "tile_us",
     "sums_launch_us",
+    "box_overlap",
+    "box_cluster_us",
 )
 """Figures that only many products show together."""
 
 FITTED = (
+    "stream_launch_us",
     "cluster_exchange_us",
     "dependent_clocks",
     "cached_share",
@@ -120,7 +131,8 @@ H200 = Calibration(
     source=(
         "the 24 cases of the bench, a copy at 0.885 of the nominal bandwidth, 10 million scattered "
         "lines in 26 us (seed 93 of the lot), tiles of seeds 9, 30, 51, 72 and 114; 83 plans of "
-        "products of 2026-11-22 to 24 (`python -m bench.product_fit`)"
+        "products of 2026-11-22 to 24, and 263 on an H100 of 2026-11-25, which has the same "
+        "multiprocessors (`python -m bench.product_fit`)"
     ),
     read_share=0.95,
     write_weight=1.15,
@@ -138,14 +150,17 @@ H200 = Calibration(
     thread_tile_us=2.0,
     exposed_clocks=80.0,
     overlap=6.0,
-    product_share=0.84,
-    box_line_clocks=1.74,
-    shared_line_clocks=2.44,
-    beyond_clocks=7.5,
-    box_latency_us=0.84,
-    box_read_share=0.77,
-    tile_us=0.62,
+    product_share=0.855,
+    box_line_clocks=1.78,
+    shared_line_clocks=2.42,
+    beyond_clocks=7.15,
+    box_latency_us=0.79,
+    box_read_share=0.87,
+    tile_us=0.57,
     hop_us=0.9,
-    sums_launch_us=0.8,
+    sums_launch_us=0.57,
+    stream_launch_us=3.0,
+    box_overlap=2.7,
+    box_cluster_us=2.3,
 )
 """The one chip that was measured: all targets use its figures until theirs are."""

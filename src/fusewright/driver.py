@@ -14,23 +14,25 @@ from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, optional, takes
 from fusewright.collection import without_collection
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
 from fusewright.forms import chosen_form
-from fusewright.fusion.ir import Fusion, OwnKernel, Region, Tensor
-from fusewright.fusion.orders import Order, Orders, c_order, strides_in
+from fusewright.fusion.ir import Fusion, Insert, OwnKernel, Region, Tensor
+from fusewright.fusion.orders import Order, Orders, c_order
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.round_products import round_products
-from fusewright.fusion.passes.store_in_orders import check_orders, store_in_orders
+from fusewright.fusion.passes.spread_insertions import insertions_into, spread_insertions
+from fusewright.fusion.passes.store_in_orders import store_in_orders
 from fusewright.fusion.rules import FUSION, ORDERS, traced_first
 from fusewright.host.control import call_of, compiled_body, described
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.groups import Reason
 from fusewright.host.halves import halves_of
-from fusewright.host.in_place import Conflict, holders, in_order
+from fusewright.host.in_place import Conflict, held_by, in_order
 from fusewright.host.moves import Moves, move_kernel
+from fusewright.host.moving import with_places
 from fusewright.host.naming import kernel_name, moves_name
-from fusewright.host.place import Placed, place
+from fusewright.host.place import Placed, place, unplaced_insertions
 from fusewright.host.product_forms import (
     product_forms,
     sum_rule,
@@ -56,6 +58,7 @@ from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.schedule.heuristics.rating import Decision, decide
+from fusewright.schedule.order_checks import check_allocation_orders
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
 from fusewright.target import Target, target_of
@@ -144,7 +147,9 @@ def finish(
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)
     fills = origin.fills
-    whole = with_fills(lowered.kernel, fills)
+    sites = origin.segment.writes if origin.segment else ()
+    moved = with_places(lowered.kernel, len(lowered.inputs), sites)
+    whole = with_fills(moved, fills)
     final = run_pipeline(whole, target)
     if params is None:
         final = with_launch_bounds(final, target)
@@ -152,9 +157,12 @@ def finish(
     return Kernel(
         final,
         target,
-        tuple(TensorInfo.of(s) for s in lowered.inputs),
         (
-            *(TensorInfo.of(s) for s in lowered.outputs),
+            *(TensorInfo.of(s) for s in lowered.inputs),
+            *(TensorInfo.of(p.root) for s in sites for p in s.places),
+        ),
+        (
+            *_written(lowered, sites),
             *(TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in filled),
         ),
         (*lowered.argument_values, *fills.values),
@@ -166,6 +174,15 @@ def finish(
         origin.edits,
         lowered=whole,
     )
+
+
+def _written(lowered: Lowered, sites: Sequence[Subspan]) -> list[TensorInfo]:
+    """The arrays that a kernel writes; where a block begins anywhere, all that may hold it."""
+    infos = [TensorInfo.of(s) for s in lowered.outputs]
+    for k, site in enumerate(sites):
+        if site.moving is not None:
+            infos[k] = replace(infos[k], shape=site.shape)
+    return infos
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +308,7 @@ class _Compiler:
             out = [x for h in halves for x in self.launches(h)]
             return [*out, self.move(fills)] if fills.moves else out
         made = self.kernels[key]
-        reads = tuple(segment.reads[i] for i in made.read)
+        reads = (*(segment.reads[i] for i in made.read), *segment.places)
         values = (*(scalars[i].value for i in made.scalars), *fills.values)
         return [Dispatch(made.kernel, reads, (*segment.writes, *fills.writes), values)]
 
@@ -443,7 +460,7 @@ def _of_schedule(
     schedule: HandSchedule, target: Target, out_layouts: Sequence[Order | None] | None
 ) -> Program:
     if out_layouts is not None:
-        _check_allocation_orders(schedule, out_layouts)
+        check_allocation_orders(schedule, out_layouts)
     kernel = by_hand(schedule, "kernel", target)
     whole, flow = own_outputs(schedule.original, each=True), schedule.flow
     pairs = zip(whole.inputs, flow.inputs, strict=True)
@@ -462,23 +479,6 @@ def _required(fusion: Fusion, orders: Sequence[Order | None] | None) -> dict[str
     return {t.name: o or c_order(t.ndim) for t, o in pairs}
 
 
-def _check_allocation_orders(schedule: HandSchedule, orders: Sequence[Order | None]) -> None:
-    """Raises UserError for what is no order of a result, and ScheduleError where the schedule
-    stores one in another order than is required."""
-    check_orders(schedule.original, orders)
-    for k, (s, required) in enumerate(zip(schedule.flow.outputs, orders, strict=True)):
-        wanted, made = (
-            required or c_order(len(s.shape)),
-            s.allocation_order or c_order(len(s.shape)),
-        )
-        if strides_in(s.shape, wanted) != strides_in(s.shape, made):
-            raise ScheduleError(
-                f"out_layouts requires output {k}, {s.name}, in the order {wanted}, and the "
-                f"schedule stores it in the order {made}; call "
-                f"s[{s.name!r}].set_allocation_order({wanted}), or require {made}"
-            )
-
-
 def compile_in_place(
     fusion: Fusion,
     target: Target,
@@ -490,19 +490,44 @@ def compile_in_place(
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
     a position, or any that fits where that is None. Kernels are scheduled as `tuned_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
-    taken from there, others added. `out_layouts` as those of `compile`."""
+    taken from there, others added. `out_layouts` as those of `compile`.
+
+    Blocks at places that only the device knows are written alone where what is around them lies in
+    a donated input already; where that fails, all around them is written too.
+    """
     logs.start()
     began = time.perf_counter()
     fusion = _as_configured(store_in_orders(fusion, out_layouts))
     given = [fusion.inputs[k] for k in donated or ()]
-    decisions: dict[object, Decision] = {}
-    form = chosen_form(fusion, target, given=given, decisions=decisions)
-    whole, cut = form.fusion, form.formation
     known: Kernels = {} if kernels is None else kernels
-    compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [], decisions)
+    moving = {t.name for t in insertions_into(fusion, given)}
+    spread: dict[str, str] = {}
+    while True:
+        compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [], {})
+        whole = spread_insertions(fusion, moving - spread.keys())
+        made = _in_place(whole, compiler, donated or {}, out_layouts, spread)
+        if isinstance(made, Program):
+            _say(made, time.perf_counter() - began)
+            return made
+        spread |= made
+
+
+def _in_place(
+    fusion: Fusion,
+    compiler: _Compiler,
+    donated: Mapping[int, int | None],
+    out_layouts: Sequence[Order | None] | None,
+    spread: Mapping[str, str],
+) -> Program | dict[str, str]:
+    """The program of a fusion, or the insertions in it that are not to be written alone, by name,
+    with the reasons. `spread`: those that were in it before."""
+    target = compiler.target
+    given = [fusion.inputs[k] for k in donated]
+    form = chosen_form(fusion, target, given=given, decisions=compiler.decisions)
+    whole, cut = form.fusion, form.formation
     required = _required(whole, out_layouts)
     permuted = {n: o for n, o in required.items() if o != c_order(len(o))}
-    choices = _held_by(whole, donated or {}, permuted)
+    choices = held_by(whole, donated, permuted)
     refused = {x.name: "no result has its shape, dtype and C order" for x in choices}
     while True:
         held: dict[Tensor, Tensor] = {}
@@ -512,39 +537,30 @@ def compile_in_place(
                 held[free] = x
         compiler.reasons.clear()
         placed = place(whole, cut, held)
+        if unplaced := unplaced_insertions(whole, placed, held, refused):
+            return unplaced
         launches = compiler.all_launches(whole, placed)
         calls = [x.call for x in launches]
         order = in_order(calls, placed.versions) if held else range(len(launches))
         if not isinstance(order, Conflict):
             break
-        given_up = next(t for t, x in held.items() if x is order.argument)
+        given_up = next((t for t, x in held.items() if x is order.argument), None)
+        if given_up is None:
+            return {t.name: order.why for t in whole.values if isinstance(t.op, Insert)}
         choices[order.argument].remove(given_up)
         refused[order.argument.name] = order.why
     kept = {x.name for x in held.values()}
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
+    not_placed |= {n: f"all around its block is written: {why}" for n, why in spread.items()}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
     forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
     reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     stored = [s.tensor.name for x in ordered for s in x.writes]
     orders = replace(form.orders.of(stored), required=required, permuted=permuted)
-    free = [whole.inputs[k] for k, at in (donated or {}).items() if at is None]
+    free = [whole.inputs[k] for k, at in donated.items() if at is None]
     lenders = tuple(x for x in free if x.name not in kept)
-    program = started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
-    _say(program, time.perf_counter() - began)
-    return program
-
-
-def _held_by(
-    whole: Fusion, donated: Mapping[int, int | None], permuted: Mapping[str, Order]
-) -> dict[Tensor, list[Tensor]]:
-    """By donated input the results that may be made in its memory: those in C order."""
-    choices: dict[Tensor, list[Tensor]] = {}
-    for k, at in donated.items():
-        x = whole.inputs[k]
-        fitting = (t for t in holders(whole, x) if t.name not in permuted)
-        choices[x] = [t for t in fitting if at is None or t is whole.outputs[at]]
-    return choices
+    return started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
 
 
 def _say(program: Program, seconds: float) -> None:

@@ -16,7 +16,7 @@ from fusewright.errors import UserError
 from fusewright.kernel import shortened
 from fusewright.programs.archive import packed, restored
 from fusewright.programs.calls import Calls
-from fusewright.programs.model import ProgramModel
+from fusewright.programs.model import HOST, ProgramModel
 from fusewright.programs.simulation import simulate_program
 from fusewright.runtime.archive import pack, read_archive, unpack, write_archive
 from fusewright.sim.machine import SimResult
@@ -125,5 +125,8 @@ def _unpickled(content: bytes) -> Program:
 
 
 def program_of(model: ProgramModel) -> Program:
-    """The program of a model."""
-    return Program(*(getattr(model, f.name) for f in fields(ProgramModel)))
+    """The program of a model, whose host program it takes where that is assembled already."""
+    made = Program(*(getattr(model, f.name) for f in fields(ProgramModel)))
+    known = {name: vars(model)[name] for name in HOST if name in vars(model)}
+    vars(made).update(known)
+    return made

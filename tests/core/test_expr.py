@@ -58,6 +58,29 @@ def test_a_place_whose_digits_are_counted_in_other_units_folds() -> None:
     assert 2595 * digits[0] + 15 * digits[1] + digits[2] == place
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_digits_of_a_place_that_is_moved_fold(seed: int) -> None:
+    """The lanes of vectors that stand some rows apart: the column is counted from the grid, the row
+    from the block's place in a round of it."""
+    rng = random.Random(seed)
+    f, d, width = rng.choice([2, 3, 4]), rng.choice([5, 7, 19]), rng.choice([4, 8])
+    lane, t = Var("lane", 0, width - 1), Var("t", 0, 500)
+    z = rng.randrange(1, 40) * t + rng.randrange(-9, 9)
+    assert f * ((z + lane // f) % d) + lane % f == (f * z + lane) % (f * d)
+    place = mod(lane + f * z, f * d)
+    for p in ({lane: k, t: v} for k in range(width) for v in range(0, 500, 37)):
+        at = p[lane] + f * evaluate(z, {t: p[t]})
+        assert evaluate(place, p) == at % (f * d)
+
+
+def test_rows_of_blocks_that_lie_apart_fold() -> None:
+    """Vectors of 8 over rows of 38, blocks in rounds of 19."""
+    block, t, lane = Var("block", 0, 8777), Var("t", 0, 127), Var("lane", 0, 7)
+    place = 1024 * (block % 19) + 8 * t + lane
+    column = 2 * ((512 * block + 4 * t + lane // 2) % 19) + lane % 2
+    assert 38 * (place // 38) + column == place
+
+
 def test_digits_below_a_divisor_stay_outside() -> None:
     a, lane = Var("a", 0, 1 << 20), Var("lane", 0, 3)
     assert (4 * a + lane) % 8192 == 4 * (a % 2048) + lane
@@ -276,3 +299,17 @@ def test_equal_texts_of_other_variables_differ() -> None:
     assert a + 1 == a + 1 and a + 1 != b + 1
     assert a * a != a * b and (a * b).leaves in ((a, b), (b, a))
     assert variables(a * b + a // 3) in ((a, b), (b, a)) and variables(as_expr(3)) == ()
+
+
+def test_what_stands_beside_the_bits_of_an_exclusive_or_is_added() -> None:
+    row, lane, part = Var("row", 0, 7), Var("lane", 0, 1), Var("part", 0, 3)
+    e = xor(64 * row + 16 * part + lane, 8 * row)
+    assert e == 64 * row + lane + xor(16 * part, 8 * row)
+    assert is_multiple(e - lane, 8)
+    assert xor(8 * part + lane + 2 * row, 4 * row) == lane + xor(8 * part + 2 * row, 4 * row)
+    assert xor(12 * row, 8 * part) == xor(8 * part, 12 * row)  # carries: stays as it is
+    for r in range(8):
+        for p in range(4):
+            for k in range(2):
+                values = {row: r, part: p, lane: k}
+                assert evaluate(e, values) == (64 * r + 16 * p + k) ^ (8 * r)

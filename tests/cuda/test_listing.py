@@ -122,6 +122,16 @@ def test_a_compiled_kernel(columns: int, widths: set[int]) -> None:
     assert set(global_widths(code, "read")) == widths and local_accesses(code) == 0
 
 
+@pytest.mark.parametrize("rows", [4096, 4099])
+def test_memory_that_begins_anywhere_is_read_as_global(rows: int) -> None:
+    """An address that is made of an integer is a generic one."""
+    spec = fw.TensorSpec((rows, 513), "bfloat16", alignment=2)
+    (kernel,) = fw.compile(fw.trace(lambda x: x * 2.0, spec)).kernels
+    assert "fw_load_anywhere" in kernel.cuda
+    operations = {i.operation for i in instructions(kernel.sass())}
+    assert "LDG" in operations and "LD" not in operations
+
+
 def test_a_long_row_is_read_in_a_loop() -> None:
     spec = fw.TensorSpec((64, 1 << 20), "float32")
     kernel = fw.compile(fw.trace(lambda x: fw.sum(x, axis=1), spec)).kernels[0]

@@ -11,4 +11,4 @@ from fusewright.frontends import stored_programs
 @pytest.fixture(autouse=True)
 def programs_are_made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.get_closest_marker("stores") is None:
-        monkeypatch.setattr(stored_programs, "_is_kept", lambda fusion: False)  # type: ignore[misc]
+        monkeypatch.setattr(stored_programs, "is_kept", lambda fusion: False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 import fusewright as fw
 from fusewright.frontends import fuse, stored_programs
 from fusewright.frontends.fuse import Fused
+from fusewright.kir import text
 from fusewright.program import Program
-from fusewright.programs import calls
+from fusewright.programs import calls, model
 from fusewright.runtime.config import config
 
 pytestmark = pytest.mark.stores
@@ -57,6 +59,30 @@ def test_another_process_finds_the_program(made: list[Program]) -> None:
     assert [str(k.ir) for k in found.kernels] == [str(k.ir) for k in made[0].kernels]
     assert found.host.stats == made[0].host.stats
     assert [str(r) for r in found.reasons] == [str(r) for r in made[0].reasons]
+
+
+def test_statements_of_a_program_that_is_found_are_not_read(
+    made: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(normed).program(X, X)
+    with monkeypatch.context() as m:
+        m.setattr(text._Parser, "_statements", None)
+        found = stored(normed).program(X, X)
+        assert found.host.stats == made[0].host.stats
+    assert len(made) == 1
+    assert [str(k.ir) for k in found.kernels] == [str(k.ir) for k in made[0].kernels]
+
+
+def test_the_host_program_of_one_that_is_found_is_assembled_once(
+    made: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count: list[Any] = []
+    real = model.assemble
+    stored(normed).program(X, X)
+    monkeypatch.setattr(model, "assemble", lambda *a: count.append(a) or real(*a))
+    found = stored(normed).program(X, X)
+    assert found.host is found.host and len(count) == 1
+    assert copy.copy(found).host is found.host and copy.copy(found).calls is not found.calls
 
 
 def test_a_program_that_writes_over_an_argument_is_found_too(made: list[Program]) -> None:

@@ -96,6 +96,13 @@ def test_products_with_something_behind_them_are_taken(chosen: str, rows: int) -
     assert left(mlp, (rows, 4096), (4096, 4096), products=chosen) == []
 
 
+def test_residuals_and_what_follows_a_cast_are_taken() -> None:
+    added = lambda x, w, r: torch.mm(x, w) + r  # noqa: E731
+    assert left(added, (12608, 3072), (3072, 768), (12608, 768)) == []
+    cast = lambda x, w: torch.relu(torch.mm(x, w).float()) * 2  # noqa: E731
+    assert left(cast, (4096, 4096), (4096, 4096)) == []
+
+
 def test_never_means_never() -> None:
     (why,) = left(mlp, (4096, 4096), (4096, 4096), products="never")
     assert why == "products are left to torch (products='never')"
@@ -114,6 +121,16 @@ def test_never_means_never() -> None:
             lambda x, w: ((y := torch.mm(x, w)), torch.relu(y)),
             [(4096, 4096), (4096, 4096)],
             "its result is stored as well",
+        ),
+        (
+            lambda x, w: torch.mm(x, w).float(),
+            [(12000, 768), (768, 3072)],
+            "nothing elementwise follows it",
+        ),
+        (
+            lambda x, w: torch.mm(x, w).float().sum(0),
+            [(12000, 768), (768, 3072)],
+            "nothing elementwise follows it",
         ),
         (mlp, [(64, 262144), (262144, 64)], "us beside a product of"),
         (mlp, [(4096, 4100), (4100, 4096)], "no multiples of 16 bytes"),

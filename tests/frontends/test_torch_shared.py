@@ -4,6 +4,7 @@ functions that torch compiles one by one."""
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fusewright.frontends import fuse  # noqa: E402
+from fusewright.frontends.stored_programs import key_of  # noqa: E402
 from fusewright.frontends.torch import backend, dynamo  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
@@ -130,3 +132,37 @@ def test_regions_tell_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     torch.compile(first, backend=compiler(Options()))(*arguments(6, 40))
     assert told == [(1, "compiling regions of the inference graph")]
+
+
+@pytest.mark.stores
+def test_processes_are_asked_for_what_is_looked_for_on_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Forward and backward, regions that write to arguments among them."""
+    monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", "1")
+    asked: list[str] = []
+    looked_for: list[str] = []
+    real = fuse.stored_or_made
+
+    def make_ahead(wanted: Any, what: str) -> None:
+        asked.extend(map(key_of, wanted))
+
+    def stored_or_made(wanted: Any, make: Any) -> Any:
+        looked_for.append(key_of(wanted))
+        return real(wanted, make)
+
+    monkeypatch.setattr(dynamo, "make_ahead", make_ahead)
+    monkeypatch.setattr(fuse, "stored_or_made", stored_or_made)
+
+    def step(x: Any, y: Any, w: Any) -> Any:
+        x.copy_(x * 0.5 + y)
+        return (torch.softmax(y * 2, -1) @ w).sigmoid() * 3
+
+    torch.compiler.reset()
+    x, (y, w) = (
+        torch.randn(6, 40),
+        (torch.randn(*s, requires_grad=True) for s in ((6, 40), (40, 8))),
+    )
+    torch.compile(step, backend=compiler(Options(cpu="sim")))(x, y, w).sum().backward()
+    assert len(set(asked)) >= 3 and set(asked) == set(looked_for)

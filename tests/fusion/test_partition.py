@@ -27,6 +27,8 @@ from fusewright.fusion.partitioning import (
     to_fill,
     whole_slices,
 )
+from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.fusion.text import parse_fusion
 from fusewright.target import target_of
 
@@ -231,26 +233,57 @@ def test_rows_are_interleaved_over_a_divisor_near_or_any_number(
 def test_parts_beside_rows_are_never_more_than_blocks() -> None:
     for size in (700, 4099, 8192, 100_000):
         facts = PartitionFacts((size,), 1024, 1024, 2, is_inner=False)
-        for blocks in range(9):
-            found = beside_rows(facts, blocks, 1024, TARGET)
+        for sums in range(0, 300, 7):
+            held = Held((2,), (), sums)
+            blocks = held.blocks(1024)
+            found = beside_rows(facts, held, 1024, TARGET)
             assert found is None or found.count <= blocks * TARGET.multiprocessors
             assert found is None or (found.is_interleaved and 4 * found.count <= size)
             assert found is not None or not blocks
 
 
 def test_one_part_has_all_rows_where_kept_axes_fill_the_chip() -> None:
+    held = Held((2,), (), 1)
+    assert held.blocks(1024) >= 6
     for kept, count in ((131, 6), (132, 1)):
         facts = PartitionFacts((24,), kept * 1024, 1024, 2, is_inner=False)
-        found = beside_rows(facts, 8, 1024, TARGET, may_be_whole=True)
+        found = beside_rows(facts, held, 1024, TARGET, may_be_whole=True)
         assert found is not None and (found.count, found.each) == (count, -(-24 // count))
-    assert beside_rows(facts, 0, 1024, TARGET, may_be_whole=True) is None
-    again = beside_rows(facts, 8, 1024, TARGET)
+    assert beside_rows(facts, Held((), (), 1), 1024, TARGET, may_be_whole=True) is None
+    again = beside_rows(facts, held, 1024, TARGET)
     assert again is not None and again.count == 6
     few = PartitionFacts((2,), 66 * 1024, 1024, 2, is_inner=False)
-    assert beside_rows(few, 8, 1024, TARGET) is None
-    assert beside_rows(few, 8, 1024, TARGET, may_be_whole=True) == Partition(
+    assert beside_rows(few, held, 1024, TARGET) is None
+    assert beside_rows(few, held, 1024, TARGET, may_be_whole=True) == Partition(
         2, 1, 2, is_interleaved=True
     )
+
+
+@pytest.mark.parametrize(
+    ("length", "nbytes", "sums", "apart", "pack"),
+    [
+        (5, 4, 1, 5, 256),
+        (5, 2, 1, 5, 512),
+        (6, 4, 1, 6, 256),
+        (8, 4, 1, 8, 16),
+        (13, 4, 1, 13, 256),
+        (23, 4, 1, 23, 1),
+        (13, 4, 8, 13, 1),
+        (5, 4, 1, 7, 1),
+    ],
+    ids=["odd", "of halves", "no words", "words", "long", "too long", "many sums", "apart"],
+)
+def test_short_rows_of_no_words_are_dealt_in_packs_of_what_threads_take(
+    length: int, nbytes: int, sums: int, apart: int, pack: int
+) -> None:
+    """A pack is whole words, so that no sector belongs to two blocks."""
+    facts = PartitionFacts((4_000_037,), length, apart, nbytes, is_inner=False)
+    found = beside_rows(facts, Held((nbytes,), (), sums), length, TARGET)
+    assert found is not None and found.pack == pack
+    assert pack == 1 or pack * length % lanes_of_word(nbytes) == 0
+    few = PartitionFacts((200_003,), length, apart, nbytes, is_inner=False)
+    dealt = beside_rows(few, Held((nbytes,), (), sums), length, TARGET)
+    assert dealt is not None and dealt.pack in (1, 16)
 
 
 def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:

@@ -528,6 +528,9 @@ REGIONS = ("cond", "fori_loop", "scan", "while_loop")
 NOT_DRAWN = {
     "broadcast_shapes": "computes with shapes only",
     "random": "its functions are drawn",
+    "split": "slices, which are drawn",
+    "median": "a sort, which is drawn, and two of its elements",
+    "quantile": "a sort, which is drawn, and two of its elements",
     **dict.fromkeys(REGIONS, "drawn with bodies of their own by tests/runtime"),
 }
 VIEWS = (

@@ -24,6 +24,12 @@ LARGE = (
     (gelu, (2049, 4096, 520), ProductPlan(128, 256, 64, 2, 4, 128, 1, 132, cluster=(2, 1))),
     (gelu, (512, 512, 4096), ProductPlan(64, 64, 64, 1, 8, 64, 4, cluster=(2, 1))),
 )
+SHARED = (
+    (plain, (512, 512, 4096), ProductPlan(128, 64, 64, 2, 8, splits=4, mode="cluster")),
+    (plain, (64, 4096, 4096), ProductPlan(64, 128, 64, 1, 8, splits=2, mode="cluster")),
+    (gelu, (100, 72, 1000), ProductPlan(64, 64, 64, 1, 3, splits=8, mode="cluster")),
+)
+"""Blocks that share the depth of a tile."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +38,7 @@ def needs_products_of_warpgroups() -> None:
         pytest.skip("this device has no products of warpgroups")
 
 
-@pytest.mark.parametrize(("fn", "sizes", "plan"), [*CASES, *LARGE], ids=named)
+@pytest.mark.parametrize(("fn", "sizes", "plan"), [*CASES, *LARGE, *SHARED], ids=named)
 def test_values_and_bits(
     fn: Callable[..., Any], sizes: tuple[int, int, int], plan: ProductPlan
 ) -> None:

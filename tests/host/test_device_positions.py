@@ -95,7 +95,6 @@ def test_known_positions_stay_exact() -> None:
         (lambda x, s: fw.slice(x, (s,), (2,)), "give one of each for every axis"),
         (lambda x, s: fw.slice(x, (x[0, 0], 0), (2, 7)), "a position is an integer"),
         (lambda x, s: fw.insert(x, x[:1], (x[:1, 0], 0)), "a position is an integer"),
-        (lambda x, s: x[s], "fw.slice"),
     ],
 )
 def test_it_is_refused(fn: Any, message: str) -> None:

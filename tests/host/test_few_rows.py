@@ -124,6 +124,7 @@ def test_the_chosen_plan_is_among_the_best_measured(shape: tuple[int, int, int])
 
 
 def test_slices_pay_where_few_tiles_have_long_rows() -> None:
-    assert product_slices(product(512, 512, 4096), TARGET) == 4  # 8.9 us for 11.7
+    assert product_slices(product(64, 4096, 28672), TARGET) == 4  # on an H100 86.6 us for 93.0
+    assert product_slices(product(512, 512, 4096), TARGET) == 1  # 8.9 us for 8.9 and a launch
     assert product_slices(product(128, 4096, 4096), TARGET) == 1  # 14.5 us for 15.0 and more
     assert product_slices(product(4096, 4096, 4096), TARGET) == 1

@@ -34,7 +34,7 @@ MORE: dict[str, tuple[int, float, str]] = {
     "mean pad": (3, 1.5, "borders of rows, of columns, and the inside"),
     "maximum pad": (3, 1.5, "borders of rows, of columns, and the inside"),
     "minimum pad": (3, 1.5, "borders of rows, of columns, and the inside"),
-    "median pad": (7, 4.0, "rows and columns are sorted"),
+    "median pad": (5, 4.0, "rows and columns are sorted"),
 }
 """Launches, bytes over the least, and the reason, where they are more than one and 1.05."""
 

@@ -14,11 +14,13 @@ from fusewright.verify import case_of
 NOTHING = "it stands first or last among its siblings: there is nothing to move it over"
 ALLOCATION = "an allocation is no access"
 OTHER_KIND = "waits for groups of different kinds share no state"
+BLOCKS_APART = "mbarriers of different blocks: each arrival hands on to its own block"
 FREE = {
     ("AsyncCommit", "bulk", "down", ""): NOTHING,
     ("AsyncCommit", "mma", "down", ""): NOTHING,
     ("AsyncWait", "bulk", "down", ""): NOTHING,
     ("AsyncWait", "mma", "up", ""): NOTHING,
+    ("ClusterWait", "", "down", ""): NOTHING,
     ("MbarArrive", "", "down", ""): NOTHING,
     ("MbarArrive", "", "up", ""): NOTHING,
     ("MbarInit", "", "down", ""): NOTHING,
@@ -34,6 +36,8 @@ FREE = {
     ("AsyncWait", "bulk", "up", "AsyncWait"): OTHER_KIND,
     ("AsyncWait", "mma", "down", "AsyncWait"): OTHER_KIND,
     ("AsyncWait", "bulk", "up", "MbarArrive"): "the arrival hands back operands, no result",
+    ("MbarArrive", "", "down", "MbarArrive"): BLOCKS_APART,
+    ("MbarArrive", "", "up", "MbarArrive"): BLOCKS_APART,
     ("MbarArrive", "", "down", "AsyncWait"): "later is safe: operands are free already",
     ("MbarExpect", "", "down", "BoxLoad"): (
         "the phase stays open until the arrival that comes with the expected bytes; bytes may come "

@@ -18,7 +18,9 @@ from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, MmaFence, Role
 from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
 from fusewright.schedule.heuristics.product_plans import ProductPlan
+from fusewright.sim.verify import weakenings_of
 from fusewright.target import target_of
+from fusewright.verify import case_of
 
 PLAN = ProductPlan(64, 32, 64, warpgroups=1, stages=2, staged=32, blocks=2)
 
@@ -81,6 +83,21 @@ CASES = (
         replace(PLAN, group=1, serpentine=True),
     ),
     Case("gated", _gated, ((128, 320), (64, 320), (64, 320)), GATED),
+    Case(
+        "two first operands",
+        lambda x, y, w: fw.matmul(x, w) + fw.matmul(y, w),
+        ((128, 320), (128, 320), (320, 64)),
+        GATED,
+    ),
+    Case("x @ x.T", lambda x: fw.matmul(x, x.T), ((128, 320),)),
+    Case("matrices of a batch", lambda x, w: fw.matmul(x, w), ((3, 64, 320), (3, 320, 64))),
+    Case(
+        "transposed result",
+        lambda x, w: fw.matmul(x, w.T).T,
+        ((128, 320), (64, 320)),
+        replace(PLAN, staged=0),
+    ),
+    Case("clusters", _tn, ((256, 320), (64, 320)), replace(PLAN, cluster=(2, 1))),
     Case("two results", _two_results, ((128, 320), (64, 320), (128, 64))),
     Case(
         "bias and gelu",
@@ -126,6 +143,25 @@ def test_products_are_flushed_once_a_role(case: Case) -> None:
     flushes = 2 if case.plan.stages == 1 else 1
     assert max(counts) == (flushes, 1, 1)
     assert sum(n for n, _, _ in counts) == flushes
+
+
+def test_the_halves_of_stacked_weights_have_the_syncs_they_need() -> None:
+    """As the program makes them: both halves of a tile of weights meet in one thread."""
+
+    def halves(x: Any, w: Any) -> Any:
+        h, half = fw.matmul(x, w.T), w.shape[0] // 2
+        return fw.nn.silu(h[..., :half]) * h[..., half:]
+
+    specs = [fw.TensorSpec(n, "bfloat16") for n in ((256, 1024), (144, 1024))]
+    (kernel,) = fw.compile(fw.trace(halves, *specs)).kernels
+    rng = np.random.default_rng(0)
+    sizes = [[int(str(e)) for e in i.shape] for i in kernel.inputs]
+    assert sorted(sizes) == [[72, 1024], [72, 1024], [256, 1024]], "each half is an array"
+    arrays = [rng.normal(size=n).astype(fw.bfloat16.numpy) for n in sizes]
+    report = fw.verify(kernel, *arrays)
+    assert not report.missing and not report.redundant and len(report.necessary) >= 8
+    found = weakenings_of(kernel.ir, case_of(kernel, arrays))
+    assert found and all(w.race is not None for w in found)
 
 
 # --- what nvFuser emits for the same loop (notes/products.md) -------------------------------------

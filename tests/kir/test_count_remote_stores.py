@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fusewright.cuda.emit import emit
+from fusewright.errors import SpecError
 from fusewright.kir.ir import Alloc, Kernel, MbarExpect, MbarWait, RemoteStore
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
 from fusewright.sim.machine import simulate
@@ -78,6 +80,65 @@ def test_exchanges_that_are_used_together_share_an_mbarrier() -> None:
 def test_others_stay_what_they_are(body: str) -> None:
     k = kernel(body)
     assert count_remote_stores(k) is k
+
+
+IN_ROLES = """shared w: float32[8]
+roles {
+  role warps 0..1 {
+    remote_store w[2*cx + tx%2] of block (tx//2) = r[0] if (tx < 8)
+    r[1] = load w[tx] if (tx < 8) else 0.0:float32
+    store y[256*bx + 64*cx + tx] = r[1]
+  }
+  role warps 1..2 { store z[256*bx + 64*cx + tx] = r[0] }
+}
+"""
+
+
+def test_an_exchange_of_one_role() -> None:
+    """Its threads alone store and wait; 32 bytes come from the role, not from the block."""
+    k = count_remote_stores(kernel(IN_ROLES))
+    (expect,) = (s for s in k.body if isinstance(s, MbarExpect))
+    assert (_counted(k), expect.nbytes) == (["w"], 32)
+    done = run_pipeline(kernel(IN_ROLES), TARGET)
+    x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    y = np.zeros(4096, np.float32)
+    arrays = dict(zip(done.params, (x, y, y.copy()), strict=True))
+    assert simulate(done, arrays, outputs=done.params[1:]).races == []
+    for place in range(8):
+        bx, cx = divmod(place, 4)
+        sent = x[256 * bx : 256 * bx + 256].reshape(4, 64)[:, 2 * cx : 2 * cx + 2]
+        assert np.array_equal(y[64 * place :][:8], sent.ravel())
+
+
+def test_an_exchange_of_two_roles_is_not_counted() -> None:
+    body = IN_ROLES.replace("store z[256*bx + 64*cx + tx] = r[0]", "r[2] = load w[0]")
+    taken = body.replace("r[1] = load w[tx] if (tx < 8) else 0.0:float32", "r[1] = copy(r[0])")
+    k = kernel(taken)
+    assert count_remote_stores(k) is k
+
+
+def test_vectors_are_counted_by_their_bytes() -> None:
+    send = "remote_store w[4*cx] of block tx = r[0..4] if (tx < 4)\n"
+    k = kernel("shared w: float32[16] align 16\n" + send + TAKE)
+    k = count_remote_stores(k)
+    (expect,) = (s for s in k.body if isinstance(s, MbarExpect))
+    assert expect.nbytes == 64
+    text = print_kernel(k)
+    assert "of block tx = r[0..4] if (tx < 4) on full1" in text
+    assert print_kernel(parse_kernel(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("w[2*cx] of block tx = r[0..4]", r"the index 2\*cx is not a multiple of the width 4"),
+        ("w[3*cx] of block tx = r[0..3]", "3 elements of float32 at once are not a power of two"),
+    ],
+)
+def test_vectors_that_are_no_words(store: str, message: str) -> None:
+    k = kernel(f"shared w: float32[16] align 16\nremote_store {store} if (tx < 4)\n" + TAKE)
+    with pytest.raises(SpecError, match=message):
+        check_kernel(k, "lowered")
 
 
 def test_elements_of_two_bytes_cannot_be_counted() -> None:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from fusewright.core.expr import Int
 from fusewright.errors import InternalError
-from fusewright.kir.ir import Alloc, Compute, Kernel, Load, Shuffle, Store, ThreadReduce
-from fusewright.kir.passes.expand_reductions import expand_reductions
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Compute,
+    For,
+    Kernel,
+    Load,
+    Shuffle,
+    Statement,
+    Store,
+    ThreadReduce,
+)
+from fusewright.kir.passes.expand_reductions import expand_reductions, group_of
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
+from fusewright.schedule.block_reduction import meeting
 from fusewright.sim.machine import simulate
 
 NAMES = ("tx", "ty", "tz")
@@ -235,3 +249,95 @@ def test_threads_with_many_sums_add_up_a_part_each_for_all(count: int) -> None:
     want = _expected(x, (32, 8), ("ty",), "add", count)
     np.testing.assert_allclose(_run(expanded, x), want, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(_run(kernel, x), want, rtol=1e-5, atol=1e-5)
+
+
+def _stored_in_between(first: str, second: str) -> Kernel:
+    """Two reductions over 8 warps, the first one's result stored in front of the second one."""
+    text = f"""kernel k {{
+      param x: float32[256]
+      param y: float32[512]
+      grid (bx < 1)
+      block (tx < 32, ty < 8)
+      local r: float32[3]
+      r[0] = load x[tx + 32*ty]
+      r[1] = copy(r[0])
+      {first}
+      local v: float32[1]
+      v[0] = mul(r[0], 2.0:float32)
+      store y[tx + 32*ty] = v[0]
+      {second}
+      store y[tx + 32*ty + 256] = r[1]
+    }}"""
+    return parse_kernel(text)
+
+
+SUM = "r[0] = thread_reduce.add(r[0]) over (ty) identity 0:float32"
+
+
+@pytest.mark.parametrize(
+    ("second", "is_joined"),
+    [
+        ("r[1] = thread_reduce.max(r[1]) over (ty) identity -inf:float32", True),
+        ("r[1] = thread_reduce.max(r[0]) over (ty) identity -inf:float32", False),
+        ("r[1] = thread_reduce.max(v[0]) over (ty) identity -inf:float32", False),
+        (
+            "v[0] = thread_reduce.max(r[1]) over (ty) identity -inf:float32\n r[1] = copy(v[0])",
+            False,
+        ),
+    ],
+    ids=["independent", "of the result", "of what is stored", "into what is stored"],
+)
+def test_reductions_join_across_stores_of_what_they_do_not_need(
+    second: str, is_joined: bool
+) -> None:
+    kernel = _stored_in_between(SUM, second)
+    expanded = expand_reductions(kernel)
+    kinds = [k.split()[0] for k in _kinds(expanded)]
+    assert (kinds[:2] == ["store", "store"]) is is_joined
+    x = np.random.default_rng(5).normal(size=256).astype(np.float32)
+    outputs = []
+    for k in (kernel, expanded):
+        y = np.full(512, 77, np.float32)
+        simulate(
+            k,
+            dict(zip(k.params, (x, y), strict=True)),
+            outputs=k.params[1:],
+            check_races=False,
+        )
+        outputs.append(y)
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("block", "dims", "count"),
+    [
+        ((32, 8), ("ty",), 1), ((32, 8), ("ty",), 8), ((32, 16), ("ty",), 8),
+        ((32, 16), ("ty",), 3), ((8, 64), ("ty",), 4), ((16, 32), ("ty",), 8),
+        ((8, 4), ("ty",), 2), ((32, 2), ("ty",), 8),
+        ((64, 4), ("ty",), 19),
+    ],
+)  # fmt: skip
+def test_what_threads_hand_each_other_is_what_the_model_counts(
+    block: tuple[int, int], dims: tuple[str, ...], count: int
+) -> None:
+    expanded = expand_reductions(_kernel(block, dims, "add", "float32", count))
+    group = group_of(expanded, dims)
+    accesses = 0.0
+    for s, trips in _executed(expanded.body, 1):
+        match s:
+            case Load(src=buffer, width=width) if buffer.memory is Memory.SHARED:
+                accesses += trips * width
+            case Store(dst=buffer) if buffer.memory is Memory.SHARED:
+                accesses += trips / group.lanes
+            case _:
+                pass
+    assert meeting(count, group.lanes, group.rest).through_shared == accesses
+
+
+def _executed(body: Body, trips: int) -> Iterator[tuple[Statement, int]]:
+    for s in body:
+        if isinstance(s, For):
+            assert isinstance(s.extent, Int)
+            yield from _executed(s.body, trips * s.extent.value)
+        else:
+            yield s, trips

@@ -142,3 +142,37 @@ def test_what_is_measured_is_given_the_numbers_of_its_call(gpu: FakeDriver) -> N
     assert fw.benchmark(tuned, *args, clock=Clock()).is_measured
     with pytest.raises(UserError, match="the number at is argument 3"):
         fw.benchmark(tuned, *args[:3], clock=Clock())
+
+
+def test_a_position_on_the_device_writes_its_block(gpu: FakeDriver, torch: FakeTorch) -> None:
+    f = fw.fuse(append, donate=("cache",))
+    cache, expected = tensor(normal(64, 8)), normal(64, 8)
+    for at in (0, 5, 62, 99, -7):
+        new = normal(2, 8, seed=at + 9)
+        first = min(max(at, 0), 62)
+        expected[first : first + 2] = new * 2
+        made = f(cache, tensor(new), tensor(np.asarray(at)))
+        assert made is cache and np.array_equal(cache.array, expected)
+    assert len(f._programs) == 1 and len({name for name, _ in gpu.launched}) == 1
+    other = tensor(expected.copy())
+    into = fw.fuse(append)
+    assert into(other, tensor(new), tensor(np.asarray(8)), out=other) is other
+    expected[8:10] = new * 2
+    assert np.array_equal(other.array, expected)
+
+
+def test_appending_in_a_loop_that_the_device_ends(gpu: FakeDriver, torch: FakeTorch) -> None:
+    def filled(cache, x):
+        def body(state):
+            k, c = state
+            return k + 1, fw.insert(c, fw.slice(x, (k, 0), (1, 8)) * 2, (k, 0))
+
+        return fw.while_loop(lambda s: s[0] < 6, body, (2, cache))[1]
+
+    f = fw.fuse(filled, donate=("cache",))
+    cache, x = tensor(normal(16, 8)), normal(16, 8, seed=1)
+    expected = cache.array.copy()
+    expected[2:6] = x[2:6] * 2
+    with config(execution="stream"):
+        made = f(cache, tensor(x))
+    assert made is cache and np.array_equal(cache.array, expected)

@@ -104,7 +104,7 @@ CALLS: list[tuple[Callable[[fw.Program], object], type[FusewrightError], str]] =
     (
         lambda p: records._restored(pack({"sizes": [], "kernel": {}, "target": "sm_90a"}, {})),
         UserError,
-        r"a pickle does not describe a kernel \(KeyError\('text'\)\); pickle it again",
+        r"a pickle does not describe a kernel \(KeyError\('symbols'\)\); pickle it again",
     ),
 ]
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_cuda import FakeDriver
-from fake_fixtures import gpu  # noqa: F401
+from fake_fixtures import gpu, torch  # noqa: F401
+from fake_torch import CUDA, FakeTorch, Tensor, TorchDevice, tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
@@ -20,6 +21,7 @@ from product_kernels import Product, Ring
 
 import fusewright as fw
 from fusewright.core.expr import Int, Var
+from fusewright.cuda.compile import Compiled
 from fusewright.errors import InternalError
 from fusewright.kir.ir import Kernel, TensorMap
 from fusewright.kir.text import parse_kernel
@@ -116,3 +118,59 @@ def test_only_so_many_maps_are_kept(gpu: FakeDriver, monkeypatch: pytest.MonkeyP
     for address in (16, 32, 16, 48, 16):
         tensor_maps.encoded(address, shape)
     assert gpu.calls["cuTensorMapEncodeTiled"] == 4
+
+
+# --- whole programs -------------------------------------------------------------------------------
+
+
+class Call:
+    """Operands of a product of 128 x 64 by 64 x 64 on a device of torch."""
+
+    def __init__(self, seed: int, device: TorchDevice = CUDA) -> None:
+        rng = np.random.default_rng(seed)
+        self.x, self.w = (
+            rng.normal(size=n).astype(fw.float16.numpy) for n in ((128, 64), (64, 64))
+        )
+        self.arrays = [tensor(a, device=device) for a in (self.x, self.w)]
+
+    def check(self, y: Tensor) -> None:
+        expected = self.x.astype(np.float64) @ self.w.astype(np.float64)
+        np.testing.assert_allclose(y.array.astype(np.float64), expected, rtol=2e-3, atol=2e-2)
+
+
+def _program() -> fw.Program:
+    specs = [fw.TensorSpec(n, "float16") for n in ((128, 64), (64, 64))]
+    program = fw.compile(fw.trace(fw.matmul, *specs))
+    assert [len(k.ir.maps) for k in program.kernels] == [3]
+    return program
+
+
+def test_maps_of_a_loaded_program_are_made_anew(
+    gpu: FakeDriver, torch: FakeTorch, tmp_path: Path
+) -> None:
+    made = _program()
+    made.kernels[0].adopt(Compiled(b"code", "", "", 0.0))
+    program = fw.load(made.save(tmp_path / "product.fw"))
+    for call in (Call(0), Call(1)):
+        call.check(*program(*call.arrays))
+    assert gpu.calls["cuTensorMapEncodeTiled"] >= 3
+
+
+def test_maps_are_written_into_what_is_captured(gpu: FakeDriver, torch: FakeTorch) -> None:
+    """Nothing but launches reaches the driver then, each with maps of its own addresses."""
+    program, calls = _program(), [Call(seed) for seed in range(3)]
+    calls[0].check(*program(*calls[0].arrays))
+    torch.captured = True
+    gpu.calls.clear()
+    for call in calls[1:]:
+        call.check(*program(*call.arrays))
+    assert set(gpu.calls) == {"cuLaunchKernelEx", "cuTensorMapEncodeTiled"}
+
+
+def test_maps_of_one_device_are_not_those_of_another(gpu: FakeDriver, torch: FakeTorch) -> None:
+    program = fw.fuse(fw.matmul)
+    for index in (0, 1, 0, 1):
+        call = Call(index, TorchDevice("cuda", index))
+        y = program(*call.arrays)
+        assert repr(y.device) == f"cuda:{index}"
+        call.check(y)

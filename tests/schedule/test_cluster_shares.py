@@ -134,14 +134,14 @@ def test_other_shapes(make: Callable[[], fw.Schedule]) -> None:
 
 
 def test_a_part_goes_to_one_block_only() -> None:
-    """Where all blocks have the result, each part is stored in all of them."""
+    """As a whole vector; where all blocks have the result, each element is stored in all."""
 
-    def stores(mode: str | None) -> int:
+    def widths(mode: str | None) -> list[int]:
         kernel = columns_in_clusters(total, 4, mode=mode).lower("sm_90a")
-        return sum(isinstance(s, RemoteStore) for s in walk_statements(kernel.ir))
+        return [s.width for s in walk_statements(kernel.ir) if isinstance(s, RemoteStore)]
 
-    assert stores("slices") == 4
-    assert stores(None) == 16
+    assert widths("slices") == [4]
+    assert widths(None) == [1] * 16
 
 
 def test_each_block_runs_what_follows_on_its_share() -> None:
@@ -161,7 +161,7 @@ def test_the_bits_of_slices_over_the_grid() -> None:
 def test_machine_code() -> None:
     kernel = columns_in_clusters(total_and_more, 4).lower("sm_90a")
     assert kernel.resources().spill_stores == 0
-    assert kernel.ptx().count("st.async") == 4
+    assert kernel.ptx().count("st.async") == kernel.ptx().count("complete_tx::bytes.v4.u32") == 1
 
 
 # --- rejections ----------------------------------------------------------------------------------
@@ -183,26 +183,14 @@ def test_parts_in_fewer_bits() -> None:
         s.lower("sm_90a")
 
 
-def product_in_a_cluster() -> fw.Schedule:
-    """The two parts of the depth over the blocks of a cluster."""
+def test_a_product_on_tensor_cores_that_nobody_shares_out() -> None:
     specs = [fw.TensorSpec((64, 256), "bfloat16"), fw.TensorSpec((256, 64), "bfloat16")]
     s = fw.Schedule(fw.trace(fw.matmul, *specs))
     products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
-    schedule_products(s, products, ProductPlan(64, 64, 64, 1, 2, 0, splits=2))
-    for t in s.tensors:
-        for i, x in enumerate(t.stage.loops):
-            if x.parallel is fw.BIDx:
-                t.parallelize(i, fw.ClusterX)
-    return s
-
-
-def test_a_product_on_tensor_cores() -> None:
-    s = product_in_a_cluster()
-    message = "do not share the depth of products on tensor cores"
-    with pytest.raises(fw.ScheduleError, match=message):
-        s.lower("sm_90a")
+    schedule_products(s, products, ProductPlan(64, 64, 64, 1, 2, 0, splits=2, mode="cluster"))
     for t in s.tensors:
         t.stage.grid_mode = None
+    message = r"in mode 'slices' only; call request_serial_grid_reduction\('slices'\)"
     with pytest.raises(fw.ScheduleError, match=message):
         s.lower("sm_90a")
 

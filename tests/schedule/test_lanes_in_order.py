@@ -22,7 +22,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str, int]] = {
     "flip in a pad": (
         lambda x: fw.pad(fw.flip(x, axis=1), ((0, 0), (3, 2))), (32768, 64), "float32", 4,
     ),
-    "roll of fours": (lambda x: fw.roll(x, (12, 1), axis=(0, 2)), (2880, 453, 4), "uint8", 4),
+    "roll of fours": (lambda x: fw.roll(x, (12, 1), axis=(0, 2)), (2880, 453, 4), "uint8", 16),
     "exchanged pairs": (lambda x: fw.roll(x, 1, axis=1), (288000, 2), "uint8", 16),
     "every second": (lambda x: x[:, ::2] + 1, (19200, 128), "int16", 8),
     "every second from the second": (lambda x: x[:, 1::2] + 1, (19200, 130), "int16", 8),

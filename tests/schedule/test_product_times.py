@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench import product_fit
-from bench.product_fit import Measured, few_rows, large, predicted
+from bench.product_fit import Measured, few_rows, large, predicted, sweep
 
 import fusewright as fw
 from fusewright.calibration import PRODUCT_FIGURES
@@ -21,7 +21,12 @@ from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
 from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, in_order, menu_plans
 from fusewright.schedule.heuristics.product_steps import Step, step_clocks
-from fusewright.schedule.heuristics.product_times import least_us, memory_nbytes, predicted_us
+from fusewright.schedule.heuristics.product_times import (
+    IN_CLUSTERS,
+    least_us,
+    memory_nbytes,
+    predicted_us,
+)
 from fusewright.schedule.heuristics.work import work_of
 from fusewright.target import target_of
 
@@ -36,15 +41,44 @@ def test_one_formula_gives_the_times_of_all_measured_plans() -> None:
     rows = [*few_rows(), *large()]
     assert len(rows) > 80
     assert np.sqrt(np.mean([_error(m) ** 2 for m in rows])) < 0.08
-    assert all(abs(_error(m)) < math.log(1.1) for m in large()), [
+    assert all(abs(_error(m)) < math.log(1.08) for m in large() if m.us > 100), [
         (m.name, round(math.exp(_error(m)), 2)) for m in large()
     ]
+    assert np.sqrt(np.mean([_error(m) ** 2 for m in sweep()])) < 0.12
+
+
+def test_the_plan_that_is_predicted_fastest_is_nearly_the_fastest() -> None:
+    """On an H100, of a block for each tile and of slices that a second kernel sums."""
+    cases: dict[str, list[Measured]] = {}
+    for m in sweep():
+        if m.plan.splits == 1:
+            cases.setdefault(m.name.split()[0], []).append(m)
+    assert len(cases) == 7
+
+    def ranked(m: Measured) -> float:
+        launch = TARGET.calibration.stream_launch_us if m.slices > 1 else 0.0
+        return predicted(m) * (IN_CLUSTERS if m.plan.cluster_size > 1 else 1.0) + launch
+
+    for case, rows in cases.items():
+        first, best = min(rows, key=ranked), min(rows, key=lambda m: m.us)
+        assert first.us < 1.1 * best.us, (case, first.name, best.name)
+
+
+def test_plans_in_one_round_are_ordered_by_their_times() -> None:
+    """512 x 512 x 4096 took 8.9 us on an H100 with 128 tiles of 64 x 32, 10.1 with 64 of 64 x 64;
+    1024 x 1024 x 4096 16.9 us with a warpgroup for 64 x 128, 18.2 with two for 128 x 64."""
+    for m, n, tile in ((512, 512, (64, 32)), (1024, 1024, (64, 128))):
+        specs = fw.TensorSpec((m, 4096), "bfloat16"), fw.TensorSpec((n, 4096), "bfloat16")
+        program = fw.compile(fw.trace(lambda x, w: fw.matmul(x, w.T), *specs), target=TARGET)
+        (kernel,) = program.kernels
+        assert kernel.heuristic is not None
+        assert dict(kernel.heuristic.values)["tile"] == f"{tile[0]}x{tile[1]}x64"
 
 
 @pytest.mark.parametrize("figure", PRODUCT_FIGURES)
 def test_each_constant_is_near_its_best(figure: str) -> None:
     """A quarter more or less fits worse."""
-    rows = [*few_rows(), *large()]
+    rows = [*few_rows(), *large(), *sweep()]
     own = [getattr(TARGET.calibration, f) for f in PRODUCT_FIGURES]
     i = PRODUCT_FIGURES.index(figure)
     for factor in (0.75, 1.25):
@@ -140,6 +174,62 @@ def test_the_two_models_agree() -> None:
             schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
             own = cost(work_of(s.flow, Params("matmul", (), 1)), TARGET).us
             assert own == pytest.approx(predicted_us(sizes, plan, TARGET), rel=0.1), plan
+
+
+# --- widths between those of the menu -------------------------------------------------------------
+
+
+def _widths(sizes: Sizes) -> set[int]:
+    return {p.columns for p in menu_plans(sizes, TARGET) if p.rows == 128}
+
+
+def test_a_width_that_fills_the_last_round() -> None:
+    """Of 4100 x 4100 tiles of 128 x 208 make five rounds, of 5120 x 5120 those of 128 x 224 seven;
+    of 4096 x 4096 tiles of 128 x 256 make four."""
+    menu = _widths(Sizes(1, 4096, 4096, 4096))
+    assert _widths(Sizes(1, 4100, 4100, 4100)) - menu == {208}
+    assert _widths(Sizes(1, 5120, 5120, 5120)) - menu == {224}
+    sizes = Sizes(1, 5120, 5120, 5120)
+    first = min(menu_plans(sizes, TARGET), key=lambda p: predicted_us(sizes, p, TARGET))
+    assert (first.columns, first.staged, first.stages) == (224, 112, 4)
+
+
+def test_an_operand_that_lies_across_has_tiles_of_whole_panels() -> None:
+    sizes = Sizes(1, 5120, 5120, 5120)
+    assert _widths(replace(sizes, across=(False, True))) == _widths(Sizes(1, 4096, 4096, 4096))
+    assert 224 in _widths(replace(sizes, across=(True, False)))
+    operands = [fw.TensorSpec((5120, 5120), "bfloat16")] * 2
+
+    def first(fn: Callable[..., Any]) -> ProductPlan:
+        fusion = fw.trace(fn, *operands)
+        listed = MatmulScheduler(fw.Schedule(fusion).flow, TARGET).candidates()
+        return next(c.plan for c in listed if isinstance(c, Candidate))
+
+    assert first(lambda x, w: fw.matmul(x, w.T)).columns == 224
+    assert first(lambda x, w: fw.matmul(x.T, w.T)).columns == 224
+    assert first(fw.matmul).columns % 64 == 0
+
+
+@pytest.mark.parametrize(("columns", "staged"), [(224, 112), (208, 208), (208, 0), (176, 176)])
+@pytest.mark.parametrize("shape", [(200, 424, 328), (130, 240, 1032)])
+def test_tiles_of_other_widths(columns: int, staged: int, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    fusion = fw.trace(
+        lambda x, w: fw.nn.relu(fw.matmul(x, w.T)),
+        fw.TensorSpec((m, k), "bfloat16"),
+        fw.TensorSpec((n, k), "bfloat16"),
+    )
+    kernel = _by_hand(fusion, ProductPlan(128, columns, 64, 2, 3, staged, blocks=2))
+    rng = np.random.default_rng(k)
+    x, w = (rng.standard_normal(s).astype(fusion.inputs[0].dtype.numpy) for s in ((m, k), (n, k)))
+    got = kernel.simulate(x, w)
+    assert not got.races
+    (want,) = fw.evaluate(fusion, x, w)
+    np.testing.assert_allclose(
+        np.asarray(got.outputs[0], np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2
+    )
+    found = kernel.resources()
+    assert found.spill_stores == found.stack_nbytes == 0
 
 
 # --- three warpgroups -----------------------------------------------------------------------------

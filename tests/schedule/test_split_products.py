@@ -13,6 +13,7 @@ from fusewright.kir.ir import (
     BulkReduce,
     If,
     NamedSync,
+    RemoteStore,
     SemaphoreAcquire,
     SemaphoreArrive,
     SemaphoreRelease,
@@ -92,15 +93,28 @@ def test_products_in_every_mode(fn: Callable[..., object], mode: str, splits: in
     assert str(kernel.launch.grid[0]) == str(splits)
 
 
+@pytest.mark.parametrize("splits", [2, 4, 8])
+@pytest.mark.parametrize("fn", [product, with_bias, gated])
+def test_blocks_of_a_cluster(fn: Callable[..., object], splits: int) -> None:
+    """Parts go to the block that finishes them, and an mbarrier there counts their bytes: the
+    warps that multiply meet no others. The last of eight begins behind the end of the depth."""
+    shape = (M, N, 64 * 7 - 40) if splits == 8 else (M, N, 1000)
+    kernel = checked(split_schedule(fn, splits, "cluster", shape=shape))
+    assert kernel.launch.cluster == splits
+    assert kernel.ir.semaphores == kernel.ir.scratch == ()
+    stores = [s for s in walk_statements(kernel.ir) if isinstance(s, RemoteStore)]
+    assert stores and all(s.barrier is not None for s in stores)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_more_splits_than_tiles_of_the_depth(mode: str) -> None:
     """The last of 33 parts begins behind the end of the depth, and adds zeros."""
     checked(split_schedule(product, 33, mode, shape=(60, 40, 33 * 64 - 104)), seeds=1)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, "cluster"])
 def test_batches(mode: str) -> None:
-    checked(split_schedule(product, 3, mode, batch=2), seeds=1)
+    checked(split_schedule(product, 2, mode, batch=3), seeds=1)
 
 
 @pytest.mark.parametrize("mode", ["vector", "slices"])
@@ -128,6 +142,13 @@ def test_no_sync_is_missing_or_redundant(mode: str) -> None:
     assert kinds >= wanted
 
 
+def test_no_sync_of_a_cluster_is_missing_or_redundant() -> None:
+    report = fw.verify(split_schedule(with_bias, 2, "cluster", shape=(64, 128, 600)).lower())
+    assert report.ok, str(report)
+    kinds = {s.kind for s in report.necessary}
+    assert {"ClusterArrive", "ClusterWait", "MbarExpect", "MbarWait"} <= kinds
+
+
 def test_warps_that_multiply_meet_at_named_barriers() -> None:
     """The warps that copy do not wait for other blocks."""
     kernel = split_schedule(product, 3, "slices").lower()
@@ -153,8 +174,8 @@ def test_the_copy_engine_adds_parts_of_products() -> None:
 
 
 def test_machine_code_of_every_mode() -> None:
-    for mode in MODES:
-        found = split_schedule(with_bias, 3, mode).lower().resources()
+    for mode in (*MODES, "cluster"):
+        found = split_schedule(with_bias, 4, mode).lower().resources()
         assert found.spill_stores == found.stack_nbytes == 0
 
 
@@ -186,4 +207,19 @@ def test_a_request_on_a_product_that_blocks_do_not_share() -> None:
     asked = ScheduledTensor(s, next(t.stage for t in s.tensors if t.stage.is_mma))
     asked.request_serial_grid_reduction("slices")
     with pytest.raises(fw.ScheduleError, match="none of its reducing loops is bound to BIDx"):
+        s.lower()
+
+
+def test_blocks_of_a_cluster_that_do_not_share_equally() -> None:
+    with pytest.raises(fw.ScheduleError, match="3 blocks of a cluster do not finish equal shares"):
+        split_schedule(product, 3, "cluster").lower()
+
+
+def test_blocks_of_a_cluster_with_several_tiles() -> None:
+    s = split_schedule(product, 2, "cluster")
+    for t in s.tensors:
+        loops = t.stage.loops
+        if loops and loops[0].parallel is fw.BIDx and not t.stage.is_input:
+            t.parallelize(0, fw.Serial)
+    with pytest.raises(fw.ScheduleError, match=r"loop 0 runs over 4 tiles of a block"):
         s.lower()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from fusewright.axes.pieces import pieces_of
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import (
     And,
@@ -64,11 +65,13 @@ def _fits(address: Expr, lane: Var, predicates: Sequence[Cond], width: int) -> b
 class Fit(Enum):
     """How the lanes of an access lie in memory: as whole words, as neighbours that begin anywhere,
     which a read can cut out of two words, in another order in a few words that begin anywhere,
-    which a read can take them out of, or neither."""
+    which a read can take them out of, as the end of one row and the begin of another, which a read
+    can put together, or neither."""
 
     WORDS = "words"
     CUT = "cut"
     TAKEN = "taken"
+    PIECES = "pieces"
     NARROW = "narrow"
 
 
@@ -76,7 +79,8 @@ def fit_of(address: Expr, lane: Var, width: int, itemsize: int, alignment: int) 
     """How groups of `width` lanes lie, of elements of `itemsize` bytes in memory that begins at a
     multiple of `alignment` bytes; wider groups than 16 bytes are several words. Memory that begins
     inside of a word is cut out of two as well, unless it begins at its middle: halves of words are
-    as good then."""
+    as good then. Elements that fill registers are not put together: one by one they take fewer
+    instructions."""
     lanes, width = width, min(width, MAX_VECTOR_NBYTES // itemsize)
     nbytes = width * itemsize
     begins_anywhere = alignment % nbytes != 0
@@ -87,8 +91,11 @@ def fit_of(address: Expr, lane: Var, width: int, itemsize: int, alignment: int) 
         return Fit.NARROW
     if lane not in variables(address - lane):
         return Fit.CUT
-    has_order = lane in variables(address) and order_of(address, lane, lanes, width) is not None
-    return Fit.TAKEN if has_order else Fit.NARROW
+    if lane in variables(address) and order_of(address, lane, lanes, width) is not None:
+        return Fit.TAKEN
+    found = pieces_of(address, lane, lanes)
+    is_whole = itemsize >= WORD_NBYTES and found is not None and found.step != 0
+    return Fit.NARROW if found is None or is_whole else Fit.PIECES
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from fusewright.fusion.ir import (
     Constant,
     IndexMap,
     Input,
+    Insert,
     Iota,
     MatMul,
     Op,
@@ -122,7 +123,7 @@ def make_frame(
             return Frame(out, (), (read, out))
         case MatMul():
             return _matmul(graph, out, operand_shapes[0], name)
-        case OwnKernel() | Region():
+        case OwnKernel() | Region() | Insert():
             apart = (tuple(graph.axis(e, f"{name}.operand") for e in s) for s in operand_shapes)
             return Frame(out, (), tuple(apart))
         case _:

@@ -15,6 +15,8 @@ from fusewright.core.expr import (
     as_expr,
     is_natural,
     mul,
+    parts_of,
+    sum_of,
 )
 from fusewright.core.symbolic import parenthesised
 
@@ -64,7 +66,7 @@ class Xor(Pair):
     def __init__(self, left: Expr, right: Expr) -> None:
         super().__init__(left, right, f"({parenthesised(left)}^{parenthesised(right)})")
         self.interval = intervals.xor(left.interval, right.interval)
-        self.divisor = 1
+        self.divisor = min(_low_bit(left.divisor), _low_bit(right.divisor))
 
 
 def _order(a: Expr, b: Expr) -> bool | None:
@@ -93,7 +95,11 @@ def maximum(a: IntLike, b: IntLike) -> Expr:
 
 
 def xor(a: IntLike, b: IntLike) -> Expr:
-    """Bitwise exclusive or; both operands must be non-negative."""
+    """Bitwise exclusive or; both operands must be non-negative. What stands below all bits of the
+    other one, or above them, is added instead:
+
+        (64*i + 8*j + k) ^ (8*m)    j, m < 8, k < 8    ->    64*i + k + ((8*j)^(8*m))
+    """
     a, b = as_expr(a), as_expr(b)
     if isinstance(a, Int) and isinstance(b, Int):
         return Int(a.value ^ b.value)
@@ -107,4 +113,40 @@ def xor(a: IntLike, b: IntLike) -> Expr:
         return a.right if b == a.left else a.left
     if isinstance(b, Xor) and a in (b.left, b.right):
         return b.right if a == b.left else b.left
+    for x, by in ((a, b), (b, a)):
+        low = _low_bit(by.divisor)
+        for bit in (*(low >> k for k in range(low.bit_length() - 1)), _bit_above(by)):
+            beside, met = _parted(x, by, bit)
+            if beside != ZERO:
+                return add(beside, xor(met, by))
     return Xor(*sorted((a, b), key=str))
+
+
+def _parted(x: Expr, by: Expr, bit: int) -> tuple[Expr, Expr]:
+    """Of `x` the sum of the terms on the side of a bit where all others of `by` are zero, and the
+    rest; zero and all of `x` where carries may pass the bit."""
+    below, above = _parts_at(x, bit)
+    if bit == 1 or below is None:
+        return ZERO, x
+    return (below, above) if by.divisor % bit == 0 else (above, below)
+
+
+def _parts_at(x: Expr, bit: int) -> tuple[Expr | None, Expr]:
+    """`x` as what is below a bit, None where it may reach it, and what is a multiple of it."""
+    constant, terms = parts_of(x)
+    above = sum_of(constant - constant % bit, (t for t in terms if t.divisor % bit == 0))
+    below = add(x, mul(above, -1))
+    low, high = below.interval
+    fits = low is not None and low >= 0 and high is not None and high < bit
+    return (below if fits and is_natural(above) else None), above
+
+
+def _low_bit(n: int) -> int:
+    """The largest power of two that divides a number; 1 for 0."""
+    return n & -n or 1
+
+
+def _bit_above(e: Expr) -> int:
+    """The power of two that all values of an expression are below; 1 where none is known."""
+    high = e.interval[1]
+    return 1 if high is None else 1 << int(high).bit_length()

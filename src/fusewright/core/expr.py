@@ -206,7 +206,7 @@ def _normal(constant: int, terms: tuple[Term, ...]) -> Expr:
 
 
 def _recombine(constant: int, table: dict[tuple[Atom, ...], int]) -> Expr | None:
-    """`c*f*(r//f) + c*(r%f) -> c*r`, and the same through one more digit; exact `f*(v//f) -> v`."""
+    """`c*f*(r//f) + c*(r%f) -> c*r`, `f*((r//f+z)%d) + r%f -> (r+f*z)%(f*d)`, `f*(v//f) -> v`."""
     for atoms, c in table.items():
         if not c:
             continue
@@ -250,8 +250,9 @@ def _fold_digit(
                 rest = mod(high.numerator, f)
                 if rest == low:
                     return atoms, high.numerator
-            if isinstance(high, Mod) and high.numerator == quotient:
-                return atoms, mod(low.numerator, mul(low.denominator, high.denominator))
+            if isinstance(high, Mod) and {*parts_of(quotient)[1]} <= {*parts_of(high.numerator)[1]}:
+                place = low.numerator + f * (high.numerator - quotient)
+                return atoms, mod(place, mul(f, high.denominator))
     return None
 
 

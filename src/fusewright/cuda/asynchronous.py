@@ -98,7 +98,7 @@ def remote_store(w: Writer, s: ir.RemoteStore) -> None:
     """A store of each thread into the shared memory of a block."""
     if s.dst.memory is not Memory.SHARED or s.src.buffer.dtype is not s.dst.dtype:
         raise SpecError(f"a remote store writes elements of {s.dst} in shared memory")
-    bits = scalars.bits(w.register(s.src), s.dst.dtype)
+    bits = [scalars.bits(w.register(s.src, k), s.dst.dtype) for k in range(s.width)]
     address, rank = w.address(s.dst, s.index), w.integer(s.rank)
     barrier = None if s.barrier is None else w.address(s.barrier, s.slot)
     text = ptx.remote_store(address, rank, bits, s.dst.dtype.nbytes, barrier)

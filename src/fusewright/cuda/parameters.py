@@ -11,6 +11,7 @@ from fusewright.cuda import exprs, scalars
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.ir import Buffer, Kernel
+from fusewright.kir.unread import UnreadKernel
 from fusewright.memory import Memory
 from fusewright.target import TENSOR_MAP_NBYTES
 
@@ -40,6 +41,8 @@ def parameters(kernel: Kernel) -> tuple[Parameter, ...]:
 
 def shared_nbytes(kernel: Kernel) -> int:
     """Bytes of shared memory a block needs. Raises SpecError for a buffer without an offset."""
+    if isinstance(kernel, UnreadKernel):
+        return kernel.border.shared_nbytes
     ends = [
         shared_offset(a) + constant_size(a.buffer) * a.buffer.dtype.nbytes
         for a in walk(kernel)

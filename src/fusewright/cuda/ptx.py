@@ -148,21 +148,24 @@ def _aligned(kind: ir.AsyncKind) -> str:
 _STORED = {1: ("u8", "r"), 2: ("u16", "h"), 4: ("u32", "r"), 8: ("u64", "l")}
 
 
-def remote_store(pointer: str, rank: str, bits: str, nbytes: int, barrier: str | None) -> str:
-    """A store of an element's bits where `pointer` points in the shared memory of block `rank` of
-    the cluster, counted by the mbarrier to which `barrier` points there. Source: PTX ISA, `mapa`,
-    `st` and `st.async`."""
+def remote_store(
+    pointer: str, rank: str, bits: Sequence[str], nbytes: int, barrier: str | None
+) -> str:
+    """A store of the bits of elements of so many bytes where `pointer` points in the shared memory
+    of block `rank` of the cluster, counted by the mbarrier to which `barrier` points there. Source:
+    PTX ISA, `mapa`, `st` and `st.async`."""
     kind, constraint = _STORED[nbytes]
-    operands = [shared(pointer), number(rank), Operand(constraint, bits)]
+    operands = [shared(pointer), number(rank), *(Operand(constraint, b) for b in bits)]
+    value = ", ".join(f"%{k}" for k in range(2, len(operands)))
+    if len(bits) > 1:
+        kind, value = f"v{len(bits)}.{kind}", f"{{{value}}}"
     place = "mapa.shared::cluster.u32 at, %0, %1;\\n\\t"
     if barrier is None:
-        text = f"{{\\n\\t.reg .b32 at;\\n\\t{place}st.shared::cluster.{kind} [at], %2;\\n\\t}}"
+        text = f"{{\\n\\t.reg .b32 at;\\n\\t{place}st.shared::cluster.{kind} [at], {value};\\n\\t}}"
         return assembly(text, operands)
     kind = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.{kind}"
-    text = (
-        f"{{\\n\\t.reg .b32 at, by;\\n\\t{place}mapa.shared::cluster.u32 by, %3, %1;\\n\\t"
-        f"{kind} [at], %2, [by];\\n\\t}}"
-    )
+    place += f"mapa.shared::cluster.u32 by, %{len(operands)}, %1;\\n\\t"
+    text = f"{{\\n\\t.reg .b32 at, by;\\n\\t{place}{kind} [at], {value}, [by];\\n\\t}}"
     return assembly(text, [*operands, shared(barrier)])
 
 

@@ -366,6 +366,18 @@ class Fused:
         tree, _, signature = self._signed(infos, tree)
         return self._compiled(signature, infos, tree, given).program
 
+    def wanted_for(
+        self, infos: Sequence[ArrayInfo], tree: Tree, given: Sequence[ArrayInfo | None] = ()
+    ) -> Wanted | None:
+        """What `compile_for` looks for on disk, if it does."""
+        if not self._stored:
+            return None
+        tree, _, signature = self._signed(infos, tree)
+        traced, orders = self._traced(signature, infos, tree)
+        orders = orders_for(given, orders)
+        donated = dict(wishes_of(infos, tree, given, self._donated))
+        return Wanted(traced.fusion, self._target(), donated, orders, self.precision)
+
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What a call with these arguments becomes and why."""
         return Report(self.program(*args, **kwargs), title=self.name)
@@ -395,7 +407,7 @@ class Fused:
                     compile_in_place, *asked, kernels=self._kernels, out_layouts=orders
                 )
                 with config(float32_matmul=precision):
-                    wanted = Wanted(*asked, orders)
+                    wanted = Wanted(*asked, orders, precision)
                     program = stored_or_made(wanted, make) if self._stored else make()
                 found = self._programs[key] = Compiled(program, traced.out_tree)
             return found

@@ -82,7 +82,7 @@ def _pattern(
             return tuple(s for a, s in enumerate(given[0]) if a not in op.axes)
         case ir.Input() | ir.Reshape() | ir.Parts() | ir.IndexMap() | ir.Sort():
             return c_pattern(len(shape))
-        case ir.Take() | ir.TakeAlong() | ir.MatMul() | ir.OwnKernel() | ir.Region():
+        case ir.Take() | ir.TakeAlong() | ir.MatMul() | ir.OwnKernel() | ir.Region() | ir.Insert():
             return c_pattern(len(shape))
         case _:
             assert_never(op)

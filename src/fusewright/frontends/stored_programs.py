@@ -28,7 +28,7 @@ from fusewright.program import Program, program_of
 from fusewright.programs.archive import packed, restored
 from fusewright.runtime.archive import pack, unpack
 from fusewright.runtime.cache import KernelCache, cache_key
-from fusewright.runtime.config import active
+from fusewright.runtime.config import Float32Matmul
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.tuning_cache import FOLDER as TUNED_FOLDER
 from fusewright.target import Target
@@ -42,37 +42,37 @@ _log = logging.getLogger("fusewright.cache")
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A fusion, what its program is made for, which of its inputs may be written over by which
-    output, and the orders in which its results lie in memory."""
+    output, the orders in which its results lie in memory, and how products of float32 round."""
 
     fusion: Fusion
     target: Target
     donated: Mapping[int, int | None]
     orders: Sequence[Order | None]
+    precision: Float32Matmul
 
 
 def stored_or_made(wanted: Wanted, make: Callable[[], Program]) -> Program:
     """The program that is wanted: from the disk, or made, and stored. Where there is no cache it
     is made."""
-    if not _is_kept(wanted.fusion):
+    if not is_kept(wanted.fusion):
         return make()
-    cache = KernelCache(knobs.CACHE_DIR.get() / FOLDER)
-    key = _key(wanted)
-    entry = cache.get(key)
+    key = key_of(wanted)
+    entry = programs_on_disk().get(key)
     if entry is not None:
         try:
             what = f"the program {key} in {knobs.CACHE_DIR.get()}"
-            return started(program_of(restored(*unpack(entry.cubin, what), what)))
+            return started(program_of(restored(*unpack(entry.cubin, what), what, later=True)))
         except UserError as e:
             _log.warning("%s; it is made again", e)
     program = make()
     if has_gpu():
-        program.calls.when_loaded = lambda: _store(cache, key, program, with_code=True)
+        program.calls.when_loaded = lambda: store(key, program, with_code=True)
     else:
-        _store(cache, key, program, with_code=False)
+        store(key, program, with_code=False)
     return program
 
 
-def _is_kept(fusion: Fusion) -> bool:
+def is_kept(fusion: Fusion) -> bool:
     """Whether the program of a fusion follows from text that can be kept."""
     if not knobs.CACHE.get() or _has_own_kernels(fusion):
         return False
@@ -88,12 +88,19 @@ def _has_own_kernels(fusion: Fusion) -> bool:
     return own or any(map(_has_own_kernels, bodies))
 
 
-def _store(cache: KernelCache, key: str, program: Program, *, with_code: bool) -> None:
-    cache.put(key, pack(*packed(program, with_code=with_code)), {})
+def store(key: str, program: Program, *, with_code: bool) -> None:
+    """Puts a program on disk. Raises UserError where code is wanted and there is no compiler."""
+    programs_on_disk().put(key, pack(*packed(program, with_code=with_code)), {})
 
 
-def _key(w: Wanted) -> str:
-    choices = (knobs.WITHOUT.get(), knobs.BOUND_WAITS.get(), active().float32_matmul)
+def programs_on_disk() -> KernelCache:
+    """The programs that are kept, by their keys."""
+    return KernelCache(knobs.CACHE_DIR.get() / FOLDER)
+
+
+def key_of(w: Wanted) -> str:
+    """By what a program is found."""
+    choices = (knobs.WITHOUT.get(), knobs.BOUND_WAITS.get(), w.precision)
     compiler = compiler_version() if has_gpu() else ""
     data = [_digest(t.data.tobytes()) for t in w.fusion.inputs if isinstance(t, Known)]
     parts = (w.target.arch, sorted(w.donated.items()), list(w.orders), choices, compiler, data)

@@ -282,6 +282,8 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
             return _index_map(t, op, args[0], sizes)
         case ir.Concat():
             return np.concatenate(args, op.axis)
+        case ir.Insert():
+            return _insert(op, args, sizes)
         case ir.Reduce():
             return _reduce(op, args[0], t.dtype)
         case ir.Scan():
@@ -302,6 +304,17 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
             raise AssertionError("a region is evaluated with its bodies")
         case _:
             assert_never(op)
+
+
+def _insert(op: ir.Insert, args: list[Array], sizes: Sizes) -> Array:
+    dest, block, *where = args
+    at = {**sizes, **{p: int(a) for p, a in zip(ir.positions(len(where)), where, strict=True)}}
+    out = dest.copy()
+    starts = [substitution.evaluate(e, at) for e in op.start]
+    lasts = [n - m for n, m in zip(dest.shape, block.shape, strict=True)]
+    first = [max(0, min(s, last)) for s, last in zip(starts, lasts, strict=True)]
+    out[tuple(slice(s, s + m) for s, m in zip(first, block.shape, strict=True))] = block
+    return out
 
 
 def _scan(t: Tensor, op: ir.Scan, a: Array) -> Array:

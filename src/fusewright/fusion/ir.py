@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from typing import Any, TypeAlias, cast
 
@@ -288,6 +289,43 @@ class Concat(OpBase):
     axis: int
 
 
+class Position(Var):
+    """The integer in an operand of rank 0, which only the device knows."""
+
+    __slots__ = ()
+
+
+@cache
+def position(number: int) -> Position:
+    """The integer in the operand of that number, of those of rank 0."""
+    far = 1 << 62
+    return Position(f"at{number}", -far, far)
+
+
+def positions(count: int) -> tuple[Position, ...]:
+    """The integers in that many operands of rank 0, in their order."""
+    return tuple(map(position, range(count)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Insert(OpBase):
+    """The first operand with the second one, of its rank and dtype, in place of its elements from
+    `start` on, which mentions the numbers in the other operands (`positions`), integers of rank 0.
+    The block lies at the nearest place where it fits."""
+
+    operands: tuple[Tensor, ...]
+    start: tuple[Expr, ...]
+
+    @property
+    def moving(self) -> tuple[int, ...]:
+        """The axes along which only the device knows where the block begins."""
+        return tuple(
+            k
+            for k, e in enumerate(self.start)
+            if any(isinstance(v, Position) for v in variables(e))
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduce(OpBase):
     """`fn` in add, mul, max, min, and, or over `axes` (sorted, removed from the shape)."""
@@ -403,6 +441,7 @@ Op: TypeAlias = (
     | Parts
     | IndexMap
     | Concat
+    | Insert
     | Reduce
     | Scan
     | Sort
@@ -466,7 +505,8 @@ def tensor_variables(t: Tensor) -> tuple[Var, ...]:
     if isinstance(t.op, Region):
         found += [v for body in t.op.bodies for v in body.symbols]
         own = () if t.op.lap is None else (t.op.lap,)
-    return tuple(dict.fromkeys(v for v in found if v not in own))
+    known = (v for v in found if v not in own and not isinstance(v, Position))
+    return tuple(dict.fromkeys(known))
 
 
 def _expressions(op: Op) -> Iterator[Expr]:
@@ -504,8 +544,9 @@ def topological(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...] = ()) ->
 
 
 def is_alone(t: Tensor) -> bool:
-    """Whether a kernel makes a value and nothing else; to others it is like an argument."""
-    return isinstance(t.op, Pointwise) and t.op.fn == "segment_set"
+    """Whether a kernel makes a value and nothing else, or none does, where a block is written into
+    memory that holds the rest of it; to others it is like an argument."""
+    return isinstance(t.op, Insert) or (isinstance(t.op, Pointwise) and t.op.fn == "segment_set")
 
 
 def give_names(values: tuple[Tensor, ...]) -> None:

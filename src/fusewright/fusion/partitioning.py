@@ -194,23 +194,34 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
 
 
 def beside_rows(
-    f: PartitionFacts, blocks: int, length: int, target: Target, *, may_be_whole: bool = False
+    f: PartitionFacts, held: Held, length: int, target: Target, *, may_be_whole: bool = False
 ) -> Partition | None:
-    """A part of the rows, of `length` elements, for every one of the blocks that a multiprocessor
-    holds; of short rows packs, so that a block reads runs of memory. Axes that are kept beside
-    those of a row have parts of their own; where these fill the chip, or half of it and rows are
-    too few for more, one part `may_be_whole`."""
+    """A part of the rows, of `length` elements of which `held` is kept, for every one of the blocks
+    that a multiprocessor holds; of short rows packs, so that a block reads runs of memory. Axes
+    kept beside those of a row have parts of their own; where these fill the chip, or half of it
+    and rows are too few for more, one part `may_be_whole`."""
     several = max(1, f.kept // length)
+    own = _rows_of_threads(f, held, length, target)
+    blocks = held.blocks_at_once(length) if own else held.blocks(length)
     room = several if blocks and may_be_whole else 0
     whole = Partition.by_count(f.size, 1, is_interleaved=True)
     if room >= target.multiprocessors:
         return whole
-    most = min(blocks * target.multiprocessors // several, f.size // LEAST_ROWS_OF_BLOCK)
-    count = number_of_rows(f.lengths, most, f.period, 0.0)
+    least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
+    most = min(blocks * target.multiprocessors // several, f.size // least)
+    count = number_of_rows(f.lengths, most, 1 if own else f.period, 0.0)
     if not 1 < count <= most:
         return whole if 2 * room >= target.multiprocessors else None
-    pack = _pack(f, length) if f.size >= LEAST_PACKS * count * _pack(f, length) else 1
+    pack = own or _pack(f, length)
+    pack = pack if f.size >= LEAST_PACKS * count * pack else 1
     return Partition.by_count(f.size, count, is_interleaved=True, pack=pack)
+
+
+def _rows_of_threads(f: PartitionFacts, held: Held, length: int, target: Target) -> int:
+    """Rows that the threads of a block take at a time, each some of its own, where rows lie one
+    behind the other, and are enough for two blocks on every multiprocessor; else 0."""
+    rows = held.rows_at_once(length) if f.apart == length else 0
+    return rows if f.size >= 2 * target.multiprocessors * LEAST_PACKS * rows else 0
 
 
 def _pack(f: PartitionFacts, length: int) -> int:

@@ -40,6 +40,12 @@ take two finish a layer norm backward of 8192 columns 3 % before 1024 that take 
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
+THREADS_OF_ROWS = 64
+"""Threads of a block each of which has rows of its own: as many as a word has lanes, so that what a
+block takes at a time is whole words for every thread, of rows of any length."""
+LEAST_BLOCKS = 8
+"""Such blocks that a multiprocessor holds at least: some wait for memory while others compute."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -74,6 +80,28 @@ class Held:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
         return Row(length, shortest, self.words, is_skewed, len(self.moving))
+
+    def rows_at_once(self, length: int) -> int:
+        """Rows of `length` elements that a block takes at a time where each of its threads has some
+        of them with the sums of all columns; 0 where registers do not hold these, or rows are whole
+        words. Of others several lie in one sector, which all blocks that have one would ask for."""
+        if not self.moving or length % lanes_of_word(min(self.moving)) == 0:
+            return 0
+        fits = self._blocks_of_threads(length) >= LEAST_BLOCKS
+        return THREADS_OF_ROWS * lanes_of_word(max(self.moving)) if fits else 0
+
+    def blocks_at_once(self, length: int) -> int:
+        """Such blocks of a multiprocessor: half of them load while the others compute."""
+        vectors = THREADS_OF_ROWS * length * len(self.moving)
+        wanted = max(2 * 2 * RESIDENT_VECTORS // vectors, LEAST_BLOCKS)
+        return min(wanted, self._blocks_of_threads(length))
+
+    def _blocks_of_threads(self, length: int) -> int:
+        """Blocks whose registers a multiprocessor holds: as many vectors of each input as a row has
+        elements are loaded together."""
+        loaded = len(self.moving) * MAX_VECTOR_NBYTES + sum(self.moving) + sum(self.shared)
+        needed = CODE.registers + length * (self.sums + loaded / REGISTER_NBYTES)
+        return int(REGISTERS_PER_SM // (needed * THREADS_OF_ROWS))
 
     def blocks(self, length: int) -> int:
         """Blocks of a multiprocessor that walk over rows of `length` elements in C order; 0 where

@@ -162,6 +162,8 @@ def _check_value(t: Tensor) -> None:
             _check_index_map(t, op)
         case ir.Concat():
             _check_concat(t, op)
+        case ir.Insert():
+            _check_insert(t, op)
         case ir.Reduce():
             _check_reduce(t, op)
         case ir.Scan():
@@ -185,6 +187,23 @@ def _check_value(t: Tensor) -> None:
             _check_region(t, op)
         case _:
             assert_never(op)
+
+
+def _check_insert(t: Tensor, op: ir.Insert) -> None:
+    if len(op.operands) < 2:
+        _fail(t, "it has an array, a block of it, and integers of rank 0 that say where")
+    dest, block, *where = op.operands
+    _expect(t, dest.shape, dest.dtype)
+    if block.dtype is not dest.dtype or not block.ndim == len(op.start) == dest.ndim:
+        _fail(t, f"{block!r} at {len(op.start)} places is no block of {dest!r}")
+    for p in where:
+        if p.ndim or not p.dtype.is_integer:
+            _fail(t, f"{p!r} is no place: an integer of rank 0")
+    known = set(ir.positions(len(where)))
+    for e in op.start:
+        for v in variables(e):
+            if isinstance(v, ir.Position) and v not in known:
+                _fail(t, f"{e} mentions {v}, and there are {len(where)} places")
 
 
 def _check_region(t: Tensor, op: ir.Region) -> None:

@@ -53,6 +53,7 @@ _OPS: dict[str, type[Any]] = {
         ir.Parts,
         ir.IndexMap,
         ir.Concat,
+        ir.Insert,
         ir.Reduce,
         ir.Scan,
         ir.Sort,
@@ -63,7 +64,7 @@ _OPS: dict[str, type[Any]] = {
         ir.Region,
     )
 }
-_EXPRESSIONS = ("strides", "low", "high", "index", "coordinates")  # tuples of them
+_EXPRESSIONS = ("strides", "low", "high", "index", "coordinates", "start")  # tuples of them
 _LITERALS: dict[str, type] = {
     "axis": int, "axes": tuple, "fn": str, "alignment": int, "result": int,
     "precision": str, "carried": int, "sliced": int, "reverse": bool,
@@ -225,6 +226,8 @@ class _Reader:
         if kind is ir.IndexMap:
             at = tuple(Var(f"i{k}", 0, expr.add(s, -1)) for k, s in enumerate(shape))
             names = names | {v.name: v for v in at}
+        if kind is ir.Insert:
+            names = names | {v.name: v for v in ir.positions(max(len(operands) - 2, 0))}
         for k in tree.keywords:
             is_body = k.arg == "bodies"
             found = self._named_bodies(k.value) if is_body else _field(str(k.arg), k.value, names)

@@ -36,6 +36,7 @@ from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.asynchronous import BulkReduce
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 from fusewright.kir.tensor import BoxReduce, Mma, WarpMma
+from fusewright.kir.unread import UnreadKernel
 
 View: TypeAlias = tuple[Root, Expr]
 """Where a tensor lies: a root and an offset in bytes."""
@@ -315,8 +316,9 @@ def _binding(s: Subspan, memory: Stored, offset: Expr, mode: AccessMode) -> Bind
         content=s.size * size,
         axes=tuple((n, stride * size) for n, stride in zip(s.shape, s.strides, strict=True)),
         width=size,
-        total=mode is AccessMode.WRITE,
+        total=mode is AccessMode.WRITE and s.moving is None,
         box=box,
+        anywhere=s.moving is not None,
     )
 
 
@@ -337,6 +339,8 @@ def _accesses_of_region(x: Call) -> dict[Buffer, AccessMode]:
 
 def role_of(kernel: Kernel) -> str:
     """ "fill" for a kernel that only writes scalars, "copy" for one that computes nothing."""
+    if isinstance(kernel, UnreadKernel):
+        return kernel.border.role
     nodes = list(walk(kernel))
     if not global_reads(kernel) and not any(isinstance(n, Index) for n in nodes):
         return "fill"

@@ -79,8 +79,8 @@ def _partitions(
             continue
         if lengths and not facts.is_inner:
             row = lengths[0]
-            blocks = held_of(inputs, facts.total, row, len(partials)).blocks(row)
-            found = beside_rows(facts, blocks, row, target)
+            held = held_of(inputs, facts.total, row, len(partials))
+            found = beside_rows(facts, held, row, target)
         else:
             found = to_fill(facts, target)
         out |= {} if found == cut.partition else {t: found}

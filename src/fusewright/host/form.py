@@ -20,6 +20,7 @@ from fusewright.fusion.ir import (
     Fusion,
     IndexMap,
     Input,
+    Insert,
     OwnKernel,
     Pointwise,
     Reduce,
@@ -111,6 +112,9 @@ class _Former:
             return
         if isinstance(t.op, Alone):
             self._place_own(t, t.op)
+            return
+        if isinstance(t.op, Insert):
+            self._alone(t)
             return
         views, sources = self._views(t)
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))

@@ -46,6 +46,10 @@ def _edge(p: Bound, c: Bound) -> Edge | None:
     where = f"{a.tensor} and {b.tensor} in {a.root}" if a.tensor != b.tensor else a.tensor
     if overlap is None:
         return Edge(p.launch, c.launch, EdgeKind.MAYBE, f"{where}: {a} may overlap {b}")
+    unsure = next((x for x in (a, b) if x.anywhere), None)
+    if unsure is not None and a.memory is b.memory and (b if unsure is a else a).box is not None:
+        why = f"{where}: the device decides where {unsure.tensor} lies in {unsure}"
+        return Edge(p.launch, c.launch, EdgeKind.MAYBE, why)
     return Edge(p.launch, c.launch, _kind(a, b), where)
 
 

@@ -20,6 +20,7 @@ from fusewright.fusion.ir import (
     Concat,
     Fusion,
     Input,
+    Insert,
     Permute,
     Pointwise,
     Reshape,
@@ -27,6 +28,7 @@ from fusewright.fusion.ir import (
     Tensor,
     contiguous_strides,
 )
+from fusewright.fusion.orders import Order
 from fusewright.host.assemble import Call
 from fusewright.host.subspans import VECTOR_ALIGNMENT, Subspan
 from fusewright.kir.analysis.uses import memory_uses
@@ -61,10 +63,22 @@ def holders(fusion: Fusion, argument: Tensor) -> list[Tensor]:
     return sorted(fits, key=lambda t: _distance(t, argument))
 
 
+def held_by(
+    whole: Fusion, donated: Mapping[int, int | None], permuted: Mapping[str, Order]
+) -> dict[Tensor, list[Tensor]]:
+    """By donated input the results that may be made in its memory: those in C order."""
+    choices: dict[Tensor, list[Tensor]] = {}
+    for k, at in donated.items():
+        x = whole.inputs[k]
+        fitting = (t for t in holders(whole, x) if t.name not in permuted)
+        choices[x] = [t for t in fitting if at is None or t is whole.outputs[at]]
+    return choices
+
+
 def _distance(t: Tensor, argument: Tensor) -> int:
     """0 where moves of values lead from an argument to a result, 1 where functions of single
     elements do too, else 2."""
-    moves = (Concat, Resize, Reshape, Permute, Broadcast)
+    moves = (Concat, Insert, Resize, Reshape, Permute, Broadcast)
     for distance, kinds in enumerate([moves, (*moves, Pointwise)]):
         seen: set[Tensor] = set()
         stack = [t]

@@ -98,7 +98,8 @@ class Binding:
     """What a launch may touch of a root: its hull in bytes, and the box inside it where that is
     not the whole root. `content` counts the bytes without the holes. `total`: every byte of the
     hull (of the box) is written. `tensor` names the value, `memory` is the one in whose memory
-    it lies. `axes`: extents, and steps in bytes, of its elements, which have `width` bytes each."""
+    it lies. `axes`: extents, and steps in bytes, of its elements, which have `width` bytes each.
+    `anywhere`: what is touched lies anywhere in that, where only the device knows."""
 
     root: Root
     offset: Expr
@@ -111,6 +112,7 @@ class Binding:
     width: int
     total: bool = False
     box: Box | None = None
+    anywhere: bool = False
 
     def __repr__(self) -> str:
         end = self.offset + self.nbytes

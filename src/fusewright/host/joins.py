@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from fusewright.core.expr import ONE, ZERO, add, mul
@@ -11,6 +11,7 @@ from fusewright.fusion.ir import (
     Broadcast,
     Concat,
     Constant,
+    Insert,
     Permute,
     Pointwise,
     Reshape,
@@ -21,7 +22,7 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import only_units
-from fusewright.host.subspans import Range, Subspan
+from fusewright.host.subspans import Moving, Range, Subspan, natural
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +38,7 @@ class Piece:
 def is_join(t: Tensor) -> bool:
     """Whether an op only puts its operands somewhere, whole and in the order of their axes."""
     match t.op:
-        case Concat():
+        case Concat() | Insert():
             return True
         case Resize():
             return all(only_grows(e) for e in (*t.op.low, *t.op.high))
@@ -79,6 +80,9 @@ def pieces(t: Tensor, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
     match t.op:
         case Concat():
             yield from _concatenated(t.op, site, members)
+        case Insert():
+            yield from pieces(t.op.operands[0], site, members)
+            yield _block(t.op, site)
         case Resize():
             yield from _padded(t.op, site, members)
         case Permute():
@@ -101,6 +105,16 @@ def _concatenated(op: Concat, site: Subspan, members: set[Tensor]) -> Iterator[P
         ranges: list[Range] = [(ZERO, n) for n in o.shape]
         ranges[op.axis] = (start, o.shape[op.axis])
         yield from pieces(o, site.part(ranges), members)
+
+
+def _block(op: Insert, site: Subspan) -> Piece:
+    """The block, in the part of the site that may hold it."""
+    block = op.operands[1]
+    pairs = zip(op.start, block.shape, site.shape, strict=True)
+    ranges = [(ZERO, n) if k in op.moving else (e, m) for k, (e, m, n) in enumerate(pairs)]
+    start = tuple((k, op.start[k]) for k in op.moving)
+    places = tuple(natural(p) for p in op.operands[2:])
+    return Piece(replace(site.part(ranges), moving=Moving(places, start)), block)
 
 
 def _padded(op: Resize, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from fusewright.fusion.ir import Alone, Fusion, Input, Tensor
+from fusewright.core.expr import IntLike, Var, add
+from fusewright.core.substitution import substitute
+from fusewright.fusion.ir import Alone, Fusion, Input, Insert, Tensor, position
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.form import Formation, connected
@@ -124,7 +126,7 @@ class _Placer:
 
     def result(self) -> Placed:
         items = [x if isinstance(x, tuple) else self._moves(x) for x in reversed(self.done)]
-        sites = {t: tuple(found) for t, found in self.sites.items()}
+        sites = {t: tuple(map(self._settled, found)) for t, found in self.sites.items()}
         pieces = Pieces(self.placed, self.not_placed)
         return Placed(tuple(items), sites, tuple(self.joined), pieces, self.versions)
 
@@ -138,6 +140,13 @@ class _Placer:
     def _source(self, t: Tensor, members: set[Tensor]) -> Subspan:
         return site_in_source(t, members, self._read_site)
 
+    def _settled(self, s: Subspan) -> Subspan:
+        """A site whose block begins where values say, when it is known where these lie."""
+        if s.moving is None:
+            return s
+        places = tuple(self._read_site(p.tensor).of(p.tensor) for p in s.moving.places)
+        return replace(s, moving=replace(s.moving, places=places))
+
     def _read_site(self, t: Tensor) -> Subspan:
         return self.sites[t][0] if t in self.sites else natural(t)
 
@@ -149,6 +158,8 @@ class _Placer:
         if not self._stores(t) or not is_join(t):
             return False
         sites = self.sites.get(t) or [natural(t)]
+        if any(s.moving is not None for s in sites):
+            return False  # nothing but its own kernel knows where it begins
         everything = [p for s in sites for p in pieces(t, s, {*g, *self.through})]
         fixed = [p.source for p in everything if p.source is not None and p.source in self.fixed]
         if fixed:
@@ -156,6 +167,8 @@ class _Placer:
             return False
         parts = [p for p in everything if not self._stays(t, p, set(g))]
         stays = len(parts) < len(everything)
+        if isinstance(t.op, Insert) and any(not p.site.places for p in parts):
+            return False  # what is around the block would be copied behind it
         split = self._without(g, t, parts)
         if not split.elsewhere and not stays:
             return False
@@ -210,8 +223,7 @@ class _Placer:
                 self.wanted[o] = None
                 if (t, p.site.root) in self.versions:
                     self.versions[o, p.site.root] = self.versions[t, p.site.root]
-                at = ", ".join(str(start) for start, _ in p.site.box)
-                self.placed[o.name] = f"in {p.site.root.name} from ({at}) on"
+                self.placed[o.name] = f"in {p.site.root.name} from {_beginning(p.site)}"
                 continue
             moved.append(p)
             if o is not None:
@@ -240,6 +252,44 @@ class _Placer:
             len(own) + len(elsewhere) < len({p.source for p in parts}),
             tuple(connected([x for x in g if x in after])),
         )
+
+
+def _beginning(s: Subspan) -> str:
+    """Where a site begins in its root, in words."""
+    at = [str(start) for start, _ in s.box]
+    if s.moving is None:
+        return f"({', '.join(at)}) on"
+    names: dict[Var, IntLike] = {
+        position(k): Var(p.tensor.name) for k, p in enumerate(s.moving.places)
+    }
+    for axis, start in s.moving.start:
+        along = s.axes[axis]
+        if along is not None:
+            at[along] = str(add(substitute(start, names), s.box[along][0]))
+    return f"({', '.join(at)}) on, which the device knows, or where it fits nearest to that"
+
+
+def unplaced_insertions(
+    fusion: Fusion, placed: Placed, held: Mapping[Tensor, Tensor], refused: Mapping[str, str]
+) -> dict[str, str]:
+    """The insertions whose block does not go alone where the rest lies already, by name, and why.
+    `held`: results that lie in the memory of an argument; `refused`: the names of arguments that
+    hold none, and why."""
+    found: dict[str, str] = {}
+    inside = {t for t, _ in placed.versions}
+    moved = {m.tensor for x in placed.items if isinstance(x, Moves) for m in x.writes if m.places}
+    for t in fusion.values:
+        if not isinstance(t.op, Insert):
+            continue
+        dest, block, *where = t.op.operands
+        makers = [x for x in placed.items if not isinstance(x, Moves) and block in x]
+        if t not in placed.joined or t not in inside:
+            other = next((o for o, x in held.items() if x is dest and o is not t), None)
+            why = refused.get(dest.name, f"it does not lie in the memory of {dest.name}")
+            found[t.name] = why if other is None else f"{other.name} lies there"
+        elif block in moved or any(w in makers[0] for w in where):
+            found[t.name] = "the kernel that makes the block makes its place too"
+    return found
 
 
 def _of_own_kernels(fusion: Fusion) -> set[Tensor]:

@@ -190,7 +190,16 @@ def sizes_of(t: Tensor) -> Sizes:
     o = t.op.operands[0]
     m, n, k = (estimate(e) for e in (*t.shape[-2:], o.shape[-1]))
     first, second = (_lines(t, i) for i in (0, 1))
-    return Sizes(math.prod(map(estimate, t.shape[:-2])), m, n, k, o.dtype.nbytes, (first, second))
+    down, along = (_is_across(t, i) for i in (0, 1))
+    batch = math.prod(map(estimate, t.shape[:-2]))
+    return Sizes(batch, m, n, k, o.dtype.nbytes, (first, second), (down, along))
+
+
+def _is_across(t: Tensor, position: int) -> bool:
+    """Whether a product reads an operand along an axis of the result: one that lies so, and that
+    instructions take so."""
+    o = t.op.operands[position]
+    return needed_axis(o.dtype, position) is None and fastest_of(o) == (-2, -1)[position]
 
 
 def _lines(t: Tensor, position: int) -> float:
@@ -364,8 +373,8 @@ def placed_sizes(t: Tensor, target: Target) -> Sizes:
 
 
 def _exchanged(sizes: Sizes) -> Sizes:
-    lines = sizes.lines[1], sizes.lines[0]
-    return replace(sizes, rows=sizes.columns, columns=sizes.rows, lines=lines)
+    lines, across = sizes.lines[::-1], sizes.across[::-1]
+    return replace(sizes, rows=sizes.columns, columns=sizes.rows, lines=lines, across=across)
 
 
 # --- slices ---------------------------------------------------------------------------------------
@@ -425,11 +434,12 @@ def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
 
 def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes], float]) -> float:
     """Microseconds of the products of slices, each of which takes `us`, and of the kernel that sums
-    them: a slice's products are written and read as float32, and what follows waits for a launch,
-    instead of being computed where the products are."""
+    them: a slice's products are written and read as float32, and what follows waits for a launch on
+    a stream, instead of being computed where the products are."""
     if count == 1:
         return us(sizes)
     part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
     moved = 2 * 4 * part.batch * part.rows * part.columns
-    sums = target.calibration.sums_launch_us + moved / target.memory_nbytes_per_us
+    known = target.calibration
+    sums = known.sums_launch_us + known.stream_launch_us + moved / target.memory_nbytes_per_us
     return us(part) + sums

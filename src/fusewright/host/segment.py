@@ -42,7 +42,13 @@ class Segment:
         for stage, site in zip(flow.outputs, self.writes, strict=True):
             if not is_usual(site):
                 stage.strides, stage.alignment = site.strides, site.alignment
+                stage.begins_anywhere = bool(site.places)
         return flow
+
+    @property
+    def places(self) -> tuple[Subspan, ...]:
+        """Where the integers lie that say where its kernel writes."""
+        return tuple(p for s in self.writes for p in s.places)
 
     @property
     def decided_by(self) -> object:
@@ -71,6 +77,7 @@ def segments(
     the first of them, one of those `joined` by none: others write its pieces there."""
     wanted = stored_values(fusion, [x for x in items if not isinstance(x, Moves)])
     wanted |= dict.fromkeys(sites)
+    wanted |= {p.tensor: None for found in sites.values() for s in found for p in s.places}
     wanted |= {s.tensor: None for x in items if isinstance(x, Moves) for s in x.reads}
     made: set[Tensor] = set(joined)
     out: list[Segment | Moves] = []

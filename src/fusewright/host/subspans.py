@@ -28,11 +28,21 @@ Range: TypeAlias = tuple[Expr, Expr]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Moving:
+    """Where in a site a block begins that is smaller than it, by axis, over integers that lie at
+    `places` (`ir.position`) and that only the device knows; the nearest place where it fits."""
+
+    places: tuple[Subspan, ...]
+    start: tuple[tuple[int, Expr], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Subspan:
     """`shape` elements of `tensor` in the memory of `root`: `offset` and `strides` in elements.
 
     `box`: the part of every axis of the root that holds them; `axes`: for each axis the axis of
-    the root that it runs along, None where it is no single one.
+    the root that it runs along, None where it is no single one. `moving`: where only the device
+    knows which of them they are, a block of the shape of `tensor`.
     """
 
     tensor: Tensor
@@ -42,19 +52,32 @@ class Subspan:
     strides: tuple[Expr, ...]
     box: tuple[Range, ...]
     axes: tuple[int | None, ...]
+    moving: Moving | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether it is all of its root, in the root's shape."""
-        return self.shape == self.root.shape and all(
-            start == ZERO and extent == n
-            for (start, extent), n in zip(self.box, self.root.shape, strict=True)
+        return (
+            self.moving is None
+            and self.shape == self.root.shape
+            and all(
+                start == ZERO and extent == n
+                for (start, extent), n in zip(self.box, self.root.shape, strict=True)
+            )
         )
+
+    @property
+    def places(self) -> tuple[Subspan, ...]:
+        """Where the integers lie that say where a block begins in it."""
+        return () if self.moving is None else self.moving.places
 
     @property
     def layout(self) -> tuple[object, ...]:
         """What a kernel must know of it: strides in elements, alignment in bytes."""
-        return self.strides, self.alignment
+        if self.moving is None:
+            return self.strides, self.alignment
+        dtypes = tuple(p.root.dtype for p in self.moving.places)
+        return self.strides, self.alignment, self.moving.start, dtypes, self.shape
 
     @property
     def span(self) -> Expr:
@@ -66,9 +89,9 @@ class Subspan:
 
     @property
     def size(self) -> Expr:
-        """How many elements there are."""
+        """How many elements there are; of a block in it, how many that has."""
         out: Expr = ONE
-        for n in self.shape:
+        for n in self.shape if self.moving is None else self.tensor.shape:
             out = mul(out, n)
         return out
 
@@ -78,11 +101,12 @@ class Subspan:
         argument where the root is one."""
         op = self.root.op
         base = op.alignment if isinstance(op, Input) else ROOT_ALIGNMENT
-        if self.offset == ZERO:
+        steps = [self.strides[k] for k, _ in self.moving.start] if self.moving else []
+        if self.offset == ZERO and not steps:
             return base if isinstance(op, Input) else VECTOR_ALIGNMENT
-        nbytes = mul(self.offset, self.root.dtype.nbytes)
+        nbytes = [mul(e, self.root.dtype.nbytes) for e in (self.offset, *steps)]
         out = min(base, VECTOR_ALIGNMENT)
-        while out > 1 and not is_multiple(nbytes, out):
+        while out > 1 and not all(is_multiple(n, out) for n in nbytes):
             out //= 2
         return out
 
@@ -131,6 +155,7 @@ class Subspan:
     def is_at(self, other: Subspan) -> bool:
         """Whether the same elements lie there, in the order of the same axes."""
         same = self.root is other.root and self.offset == other.offset
+        same = same and self.moving is None and other.moving is None
         return (
             same
             and self.shape == other.shape

@@ -28,7 +28,12 @@ from fusewright.kir.traits import (
     with_group,
 )
 from fusewright.memory import Cache, Memory
-from fusewright.target import BULK_ALIGNMENT, COUNTED_STORE_NBYTES, CP_ASYNC_NBYTES
+from fusewright.target import (
+    BULK_ALIGNMENT,
+    COUNTED_STORE_NBYTES,
+    CP_ASYNC_NBYTES,
+    REMOTE_STORE_WIDTH,
+)
 
 BULK_REDUCTIONS = {
     "add": ("float16", "bfloat16", "float32", "float64", "int32", "uint32", "uint64"),
@@ -239,37 +244,46 @@ class BulkReduce(_BulkOut):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteStore(Guarded):
-    """`dst[index] = src` in the shared memory of block `rank` of the cluster, where the predicate
-    holds. With a `barrier` the store is asynchronous: its bytes are counted by phase of that
-    block's mbarrier `barrier[slot]`, which makes them visible."""
+    """`dst[index .. index+width) = src[i .. i+width)` in the shared memory of block `rank` of the
+    cluster, where the predicate holds; the index is a multiple of the width. With a `barrier` the
+    store is asynchronous: its bytes are counted by phase of that block's mbarrier `barrier[slot]`,
+    which makes them visible."""
 
     dst: Buffer
     index: Expr
     rank: Expr
     src: Reg
+    width: int = 1
     predicate: Cond = TRUE
     barrier: Buffer | None = None
     slot: Expr = ZERO
 
+    @property
+    def nbytes(self) -> int:
+        """What a thread stores."""
+        return self.width * self.dst.dtype.nbytes
+
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         done = AT_ONCE if self.barrier is None else WITH_PHASE
-        buffers = ((self.dst, self.index, True), (self.barrier, self.slot, False))
+        buffers = ((self.dst, self.index, self.width, True), (self.barrier, self.slot, 1, False))
         return tuple(
-            MemoryUse(b, writes, index, 1, self.predicate, completes=done, rank=self.rank)
-            for b, index, writes in buffers
+            MemoryUse(b, writes, index, width, self.predicate, completes=done, rank=self.rank)
+            for b, index, width, writes in buffers
             if b is not None
         )
 
     def register_uses(self) -> tuple[RegisterUse, ...]:
-        return (RegisterUse(self.src, reads=True, writes=False),)
+        return (RegisterUse(self.src, reads=True, writes=False, width=self.width),)
 
     def mbarrier_use(self) -> MbarrierUse | None:
         if self.barrier is None:
             return None
-        nbytes = self.dst.dtype.nbytes
-        return MbarrierUse(Act.DELIVER, self.barrier, self.slot, nbytes=nbytes, rank=self.rank)
+        return MbarrierUse(Act.DELIVER, self.barrier, self.slot, nbytes=self.nbytes, rank=self.rank)
 
     def problems(self) -> Iterator[str]:
+        yield from accesses_words(self.dst, self.index, self.width)
+        if self.width > REMOTE_STORE_WIDTH:
+            yield f"{self.width} elements at once; other blocks get at most {REMOTE_STORE_WIDTH}"
         yield from same_dtype(self.src.buffer.dtype, self.dst.dtype, "a store keeps the dtype")
         if self.dst.memory is not Memory.SHARED:
             where = self.dst.memory.value

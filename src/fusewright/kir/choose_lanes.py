@@ -9,6 +9,7 @@ rows have become terms, and what is known of the buffer:
     a tile that rows of whole vectors fill      ->   whole: what is beyond the row has a place
     x[9*i + v], neighbours that begin anywhere  ->   cut out of two words
     x[8*i + 7 - v], lanes in another order      ->   taken out of the words that they lie in
+    x[9*((8*i + v)//5) + (8*i + v)%5]           ->   the end of one row and the begin of the next
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fusewright.axes.contiguity import (
     order_of,
     vector_width,
 )
+from fusewright.axes.pieces import Pieces, pieces_of, run_of
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import (
     TRUE,
@@ -33,6 +35,7 @@ from fusewright.core.conditions import (
     Less,
     all_of,
     any_of,
+    less,
     less_equal,
     substitute_condition,
 )
@@ -87,6 +90,14 @@ class Vector:
             (make(self.first, self.width, TRUE, self.lanes),),
             tuple(p.statement(make) for p in self.parts),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A vector of a row, and where in its buffer it would begin if all its lanes were there."""
+
+    begin: Expr
+    vector: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +202,39 @@ def choose_words(a: LaneAccess, order: Order) -> tuple[Vector, ...]:
         lanes = Lanes(begins) if is_inside else Lanes(begins, low, high)
         found.append(Vector(first, width, exist, lanes.everywhere(width)))
     return tuple(found)
+
+
+def pieces_of_lanes(a: LaneAccess) -> Pieces | None:
+    """The end of a row and the begin of another that the lanes of a read are; None for others."""
+    if a.lane is None or a.count == 1 or not a.may_begin_anywhere:
+        return None
+    itemsize = a.buffer.dtype.nbytes
+    if fit_of(a.index, a.lane, a.count, itemsize, a.buffer.alignment) is not Fit.PIECES:
+        return None
+    return pieces_of(a.index, a.lane, a.count)
+
+
+def choose_runs(a: LaneAccess, pieces: Pieces, first: int, width: int) -> tuple[Run, Run]:
+    """How the lanes `first .. first + width` are read as if all were in the row of the first lane,
+    and in that of the last one: each where one of its lanes exists. What such a run would have
+    beyond its row may lie outside of the buffer."""
+    assert a.lane is not None
+    moving = any(a.lane in variables(c) for c in a.conditions)
+    before = pieces.cut - first if pieces.step >= 0 else first + width - pieces.cut
+    bounds = ((ZERO, before), (before, Int(width)))
+    own = (less(a.lane, pieces.cut), less_equal(pieces.cut, a.lane))
+    found: list[Run] = []
+    for k, is_last in enumerate((False, True)):
+        begin = run_of(pieces, first, width, a.count, is_last=is_last)
+        low, high = bounds[k if pieces.step >= 0 else 1 - k]
+        if moving:
+            low, high = maximum(low, -begin), minimum(high, a.buffer.size - begin)
+        some = somewhere((*a.conditions, own[k]), a.lane, range(first, first + width))
+        lanes = Lanes(None, low, high)
+        found.append(
+            Run(begin, Vector(first, width, some, lanes) if pieces.step else Vector(first, 1, some))
+        )
+    return found[0], found[1]
 
 
 def _shared_or_guarded(a: LaneAccess, first: int, width: int) -> Vector:

@@ -27,7 +27,7 @@ from fusewright.kir.lower_turns import (
 )
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
-from fusewright.target import MAX_VECTOR_NBYTES
+from fusewright.target import MAX_VECTOR_NBYTES, REMOTE_STORE_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,12 @@ class SharedOut:
         thread, share = share_of_cluster(self.storage.context, self.stage)
         rank = self.storage.context.dims["cx"].var
         copy = all_of(one_of_copies(self.storage, self.stage))
-        to = floordiv(thread, share)
+        to, vector = floordiv(thread, share), vector_of(self.storage, self.stage)
+        width = min(vector, REMOTE_STORE_WIDTH)
         return [
-            RemoteStore(self.parts, at + k, to, reg, copy)
+            RemoteStore(self.parts, at + k, to, sources[first + k], width, copy)
             for first, at in self.places(rank, values).items()
-            for k, reg in enumerate(sources[first : first + vector_of(self.storage, self.stage)])
+            for k in range(0, vector, width)
         ]
 
     def places(self, rank: Expr, values: Sequence[Expr]) -> dict[int, Expr]:

@@ -194,11 +194,10 @@ def check_request(context: Context, s: Stage) -> None:
     that its loops do not fit."""
     blocks, in_cluster = blocks_reduced(context, s), is_shared_out_in_cluster(context, s)
     named = ", ".join(p.value for p in blocks)
-    if s.is_mma and _reduced(context, s, CLUSTER_DIMS):
+    if s.is_mma and not in_cluster and _reduced(context, s, CLUSTER_DIMS):
         raise ScheduleError(
-            f"{s.name} reduces over ClusterX: blocks of a cluster do not share the depth of "
-            "products on tensor cores; bind the loop of the depth to BIDx instead, or a loop over "
-            "tiles to ClusterX"
+            f"{s.name} reduces over ClusterX: blocks of a cluster share the depth of products on "
+            "tensor cores in mode 'slices' only; call request_serial_grid_reduction('slices')"
         )
     if s.grid_mode is None:
         if blocks:
@@ -212,7 +211,7 @@ def check_request(context: Context, s: Stage) -> None:
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
     alone = any(x.parallel in GRID_DIMS and x.axis.extent == Int(1) for x in s.loops)
     if in_cluster:
-        _check_cluster_request(s, what, named)
+        _check_cluster_request(context, s, what, named)
     if not blocks and not alone and not in_cluster:
         raise ScheduleError(
             f"{what}: none of its reducing loops is bound to BIDx, BIDy or BIDz; bind one of them, "
@@ -229,7 +228,7 @@ def check_request(context: Context, s: Stage) -> None:
             )
 
 
-def _check_cluster_request(s: Stage, what: str, grid: str) -> None:
+def _check_cluster_request(context: Context, s: Stage, what: str, grid: str) -> None:
     """Raises ScheduleError for what blocks of a cluster do not share out."""
     if s.work_dtype not in (None, s.dtype.compute):
         raise ScheduleError(
@@ -241,6 +240,27 @@ def _check_cluster_request(s: Stage, what: str, grid: str) -> None:
             f"{what}: it reduces over {grid} and over the blocks of a cluster; rfactor the loop "
             "that is bound to ClusterX, so that clusters reduce first"
         )
+    if s.is_mma:
+        _check_cluster_product(context, s, what)
+
+
+def _check_cluster_product(context: Context, s: Stage, what: str) -> None:
+    """Raises ScheduleError for a product whose parts no mbarrier counts: its warps are some of the
+    block's, so that no barrier of the cluster takes the place of one."""
+    _, threads = _number(threads_used(context, s))
+    nblocks = _constant(s, context.dims["cx"].extent)
+    if _constant(s, threads) % nblocks:
+        raise ScheduleError(
+            f"{what}: {nblocks} blocks of a cluster do not finish equal shares of the sums of "
+            f"{threads} threads; bind a loop whose extent divides {threads} to ClusterX"
+        )
+    inside = reduced_loops(context.flow.graph, s)
+    for i, x in enumerate(s.loops[: s.inline_depth]):
+        if x.parallel.is_serial and i not in inside and x.axis.extent != ONE:
+            raise ScheduleError(
+                f"{what}: loop {i} runs over {x.axis.extent} tiles of a block, and blocks of a "
+                "cluster hand on the parts of one; bind it to the grid"
+            )
 
 
 def turns_of_stage(storage: Storage, s: Stage) -> Turns:

@@ -9,12 +9,14 @@ import numpy as np
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import Order, holds_throughout
 from fusewright.axes.paths import value_of
+from fusewright.axes.pieces import Pieces, places
 from fusewright.core.conditions import (
     TRUE,
     Cond,
     all_of,
     equal,
     less,
+    less_equal,
     negate,
     prove,
     substitute_condition,
@@ -27,12 +29,15 @@ from fusewright.fusion.ir import Constant, Parts, Resize, Size
 from fusewright.fusion.literals import is_parameter, needs_value
 from fusewright.kir.choose_lanes import (
     LaneAccess,
+    Run,
     TooNarrow,
     Vector,
     choose_lanes,
+    choose_runs,
     choose_words,
     condition_at,
     order_of_lanes,
+    pieces_of_lanes,
     somewhere,
 )
 from fusewright.kir.ir import (
@@ -59,6 +64,7 @@ from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.products import strided_operand
 from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
+from fusewright.target import MAX_VECTOR_NBYTES
 
 
 class Reader:
@@ -321,6 +327,10 @@ class Reader:
         order = self._order(p, index) if depends else None
         if order is not None:
             return self._load_words(p, index, order, conditions, exact=exact)
+        pieces = self._pieces(p, index) if depends else None
+        if pieces is not None:
+            values = self._load_pieces(p, index, pieces, conditions)
+            return self._inside(values, buffer.dtype, tuple(conditions)) if exact else values
         target = self._load_target(buffer.dtype, lanes)
         cache = self.s.cache if p.is_input and moves_data(self.s.op) else p.cache
         fill = self._fill(buffer.dtype)
@@ -369,12 +379,49 @@ class Reader:
             self.out.append(Compute("copy", r, (Reg(words, Int(place)),)))
         return list(out)
 
+    def _pieces(self, p: Stage, index: Expr) -> Pieces | None:
+        """How the lanes end one row and begin another in global memory; None for other accesses."""
+        buffer = self.storage.context.buffers[p]
+        if self.lane is None or buffer.memory is not Memory.GLOBAL or self.s.copied is not None:
+            return None
+        return pieces_of_lanes(self._lanes_of(p, index, (), self.width, may_lack=False))
+
+    def _load_pieces(
+        self, p: Stage, index: Expr, pieces: Pieces, conditions: Sequence[Cond]
+    ) -> list[Operand]:
+        """The lanes, each of the row that it is in; anything where the conditions do not hold."""
+        buffer = self.storage.context.buffers[p]
+        access = self._lanes_of(p, index, conditions, self.width, may_lack=True)
+        width = self.width
+        if pieces.step:
+            width = min(width, MAX_VECTOR_NBYTES // buffer.dtype.nbytes)
+        own = self._load_target(buffer.dtype, self.width)
+        out = [Reg(own.buffer, own.index + k) for k in range(self.width)]
+        for first in range(0, self.width, width):
+            runs = choose_runs(access, pieces, first, width)
+            row = [self._load_run(buffer, r) for r in runs]
+            for k, place in enumerate(places(pieces, width), start=first):
+                self.out.append(Compute("copy", out[k], (Reg(row[0], Int(place)),)))
+                behind = less_equal(pieces.cut, k)
+                self.out.append(Compute("copy", out[k], (Reg(row[1], Int(place)),), behind))
+        return list(out)
+
+    def _load_run(self, buffer: Buffer, r: Run) -> Buffer:
+        """The registers that hold a vector of one row."""
+        row, v = self.temporary(buffer.dtype, r.vector.width), r.vector
+        fill = None if v.predicate == TRUE or not v.lanes.all_exist else self._fill(buffer.dtype)
+        at = (Reg(row), buffer, r.begin, v.width, v.predicate, fill)
+        self.out.append(Load(*at, Cache.DEFAULT, v.lanes))
+        return row
+
     def _needs_parts(self, p: Stage, index: Expr, conditions: Sequence[Cond]) -> bool:
         """Whether an exact read of vectors in global memory would have branches for their parts."""
         if self.lane is None or self.lane not in variables(index) or p.memory is not Memory.GLOBAL:
             return False
         if self._order(p, index) is not None:
             return any(self.lane in variables(c) for c in conditions)
+        if self._pieces(p, index) is not None:
+            return True
         vectors = self.vectors(p, index, conditions, self.width, may_lack=False)
         return any(v.parts for v in vectors)
 

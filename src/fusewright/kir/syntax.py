@@ -480,7 +480,7 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.Store, "store ", "{dst}", "[", "{index}", "] = ", Span("src", "width"), _IF,
               _CACHE),
     _template(ir.RemoteStore, "remote_store ", "{dst}", "[", "{index}", "] of block ", "{rank}",
-              " = ", "{src}", _IF, (" on ", "{barrier}"), (" slot ", "{slot}")),
+              " = ", Span("src", "width"), _IF, (" on ", "{barrier}"), (" slot ", "{slot}")),
     _template(ir.Shuffle, "{dst}", " = shuffle.", Word("mode"), "(", "{src}", ", ", "{operand}",
               ")", (" width ", "{width}"), assigns=True),
     _template(ir.Roles, "roles ", Braces("body")),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from typing import Any
 
 from fusewright.arguments import TEXT, instance_of, optional, takes
 from fusewright.core.expr import Expr, Var
@@ -53,8 +54,9 @@ from fusewright.kir.syntax import (
     range_text,
 )
 from fusewright.kir.tokens import Token
+from fusewright.kir.unread import Border, unread_kernel
 
-__all__ = ["parse_kernel", "print_kernel", "print_statement"]
+__all__ = ["parse_kernel", "parse_later", "print_kernel", "print_statement"]
 
 _DIMS = ("grid", "block", "cluster")
 _HEADER = (
@@ -65,6 +67,9 @@ _LISTS = ("stored_once", "semaphores", "scratch")
 _NUMBERS = {
     f.name: f.default for f in fields(Kernel) if f.name not in _HEADER and f.default is not MISSING
 }
+
+
+_BEHIND_HEADER = "\n\n"
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -116,6 +121,20 @@ def parse_kernel(text: str, symbols: Mapping[str, Var] | None = None) -> Kernel:
     return kernel
 
 
+def parse_later(text: str, symbols: Mapping[str, Var], border: Border) -> Kernel:
+    """The kernel of a text that `print_kernel` wrote, of whose body `border` is known: it is read
+    when somebody asks for it. Raises SpecError as `parse_kernel`, for the body then."""
+    header, _, body = text.partition(_BEHIND_HEADER)
+    parser = _Parser(header, symbols)
+    fields = parser.header()
+    above = "\n" * (header.count("\n") + len(_BEHIND_HEADER))  # errors name the line of the text
+
+    def read() -> Body:
+        return parser.behind(above + body).behind_header()
+
+    return unread_kernel(Kernel(**fields, body=()), read, border)
+
+
 def _by_word(*, assigns: bool) -> dict[str, Template]:
     """The templates by the words they can begin with, behind a register and `=` or not."""
     return {word: t for t in TEMPLATES.values() if t.assigns is assigns for word in t.lead}
@@ -134,6 +153,13 @@ class _Parser(Reader):
         self._maps: dict[str, TensorMap] = {}
         self._variables: list[dict[str, Var]] = [{}]
         self._gathered: dict[str, RegVar] = {}
+
+    def behind(self, text: str) -> _Parser:
+        """A parser of what follows, which knows the names that this one has read."""
+        made = _Parser(text, self._shared)
+        made._buffers, made._arguments = dict(self._buffers), dict(self._arguments)
+        made._maps, made._variables = dict(self._maps), [dict(scope) for scope in self._variables]
+        return made
 
     # --- names
 
@@ -192,6 +218,15 @@ class _Parser(Reader):
 
     def kernel(self) -> Kernel:
         """Read a kernel."""
+        header = self.header()
+        return Kernel(**header, body=self.behind_header())
+
+    def behind_header(self) -> Body:
+        """Read the statements, and what ends a kernel."""
+        return self._statements()
+
+    def header(self) -> dict[str, Any]:
+        """Read what stands in front of the statements: the fields of a kernel, but for its body."""
         self.expect("kernel")
         found: dict[str, object] = {"name": self.word("the name of the kernel").text}
         self.expect("{")
@@ -226,19 +261,17 @@ class _Parser(Reader):
         for kind in ("grid", "block"):
             if kind not in dims:
                 self.fail(f"'{kind} (...)' in the header of the kernel")
-        body = self._statements()
-        return Kernel(
-            params=tuple(params),
-            arguments=tuple(self._arguments.values()),
-            symbols=tuple(symbols),
-            grid=dims["grid"],
-            block=dims["block"],
-            cluster=dims.get("cluster", ()),
-            body=body,
-            attributes=tuple(attributes),
-            maps=tuple(self._maps.values()),
-            **found,  # type: ignore[arg-type]
-        )
+        return {
+            "params": tuple(params),
+            "arguments": tuple(self._arguments.values()),
+            "symbols": tuple(symbols),
+            "grid": dims["grid"],
+            "block": dims["block"],
+            "cluster": dims.get("cluster", ()),
+            "attributes": tuple(attributes),
+            "maps": tuple(self._maps.values()),
+            **found,
+        }
 
     def _number(self) -> int | bool:
         for word, value in (("true", True), ("false", False)):

@@ -87,23 +87,26 @@ def _launch_record(x: Dispatch, kernels: Sequence[Kernel]) -> dict[str, Any]:
     return {"kernel": kernels.index(x.kernel), "values": values, **sites}
 
 
-def restored(record: Mapping[str, Any], members: Mapping[str, bytes], what: str) -> ProgramModel:
+def restored(
+    record: Mapping[str, Any], members: Mapping[str, bytes], what: str, *, later: bool = False
+) -> ProgramModel:
     """The program of a record from `what`. Raises UserError for one that describes none, or one
-    whose host program breaks an invariant."""
+    whose host program breaks an invariant. With `later` the statements of kernels are read, and
+    checked, when somebody asks for them: of a record that this version of the package wrote."""
     try:
-        model = _model(record, members)
+        model = _model(record, members, later=later)
         _ = model.host, model.results, model.holders
     except (*DAMAGE, InternalError) as e:
         raise UserError(f"{what} does not describe a program ({e!r}); save it again") from e
     return model
 
 
-def _model(record: Mapping[str, Any], members: Mapping[str, bytes]) -> ProgramModel:
+def _model(record: Mapping[str, Any], members: Mapping[str, bytes], *, later: bool) -> ProgramModel:
     constants = {r["name"]: restored_constant(r, members) for r in record["constants"]}
     fusion = parse_fusion(record["fusion"], constants)
     target = target_of(record["target"])
     symbols = {s.name: s for s in (*fusion.symbols, *laps_of(fusion))}
-    kernels = [restored_kernel(r, members, target, symbols) for r in record["kernels"]]
+    kernels = [restored_kernel(r, members, target, symbols, later=later) for r in record["kernels"]]
     return _model_of(record, fusion, kernels, symbols, target)
 
 

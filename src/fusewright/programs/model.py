@@ -254,6 +254,10 @@ class ProgramModel:
         return Layout(None, strides_in(t.shape, preferred), dense, why)
 
 
+HOST = ("assembled", "_checked")
+"""What a model keeps of its host program, once that is assembled and checked."""
+
+
 def as_shown(program: ProgramModel, outputs: Sequence[Any]) -> list[Any]:
     """Host arrays of the outputs of a program's fusion as its caller sees them: views."""
     pairs = zip(program.fusion.outputs, outputs, strict=True)

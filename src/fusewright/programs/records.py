@@ -14,15 +14,20 @@ import numpy as np
 
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.cuda.compile import Compiled
+from fusewright.cuda.parameters import shared_nbytes
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
-from fusewright.fusion.ir import Tensor
+from fusewright.fusion.ir import Tensor, positions
 from fusewright.fusion.known import Known
 from fusewright.fusion.text import parse_expression
-from fusewright.host.subspans import Subspan
+from fusewright.host.assemble import role_of
+from fusewright.host.subspans import Moving, Subspan
 from fusewright.kernel import Kernel, TensorInfo
+from fusewright.kir.analysis.uses import global_reads, global_writes
+from fusewright.kir.ir import Kernel as KernelIr
 from fusewright.kir.names import with_unique_names
-from fusewright.kir.text import parse_kernel
+from fusewright.kir.text import parse_kernel, parse_later, print_kernel
+from fusewright.kir.unread import Border
 from fusewright.runtime.archive import pack, unpack
 from fusewright.target import Target, target_of
 
@@ -50,7 +55,13 @@ def kernel_record(k: Kernel, code: int | None) -> dict[str, Any]:
     built = k.compiled() if code is not None else None
     return {
         "name": k.name,
-        "text": str(k.ir),
+        "text": print_kernel(printed),
+        "border": {
+            "reads": sorted(b.name for b in global_reads(printed)),
+            "writes": sorted(b.name for b in global_writes(printed)),
+            "shared_nbytes": shared_nbytes(printed),
+            "role": role_of(printed),
+        },
         "symbols": symbols,
         "values": [number_record(v) for v in k.argument_values],
         "arrays": [_array_record(i) for i in (*k.inputs, *k.outputs)],
@@ -70,7 +81,24 @@ def site_record(s: Subspan) -> dict[str, Any]:
         "strides": [str(e) for e in s.strides],
         "box": [[str(start), str(extent)] for start, extent in s.box],
         "axes": list(s.axes),
+        "moving": None if s.moving is None else _moving_record(s.moving),
     }
+
+
+def _moving_record(m: Moving) -> dict[str, Any]:
+    return {
+        "places": [site_record(p) for p in m.places],
+        "start": [[axis, str(e)] for axis, e in m.start],
+    }
+
+
+def _restored_moving(
+    r: dict[str, Any], values: Mapping[str, Tensor], symbols: Mapping[str, Var]
+) -> Moving:
+    places = tuple(restored_site(p, values, symbols) for p in r["places"])
+    known = {**symbols, **{v.name: v for v in positions(len(places))}}
+    start = tuple((int(axis), parse_expression(e, known)) for axis, e in r["start"])
+    return Moving(places, start)
 
 
 def restored_site(
@@ -90,15 +118,22 @@ def restored_site(
         read(r["strides"]),
         tuple((start, extent) for start, extent in pairs),
         tuple(r["axes"]),
+        None if r["moving"] is None else _restored_moving(r["moving"], values, symbols),
     )
 
 
 def restored_kernel(
-    r: dict[str, Any], members: Mapping[str, bytes], target: Target, known: Mapping[str, Var]
+    r: dict[str, Any],
+    members: Mapping[str, bytes],
+    target: Target,
+    known: Mapping[str, Var],
+    *,
+    later: bool = False,
 ) -> Kernel:
     """The kernel of a record over these symbols; code that the record lacks is made when it is
-    asked for."""
-    kernel = parse_kernel(r["text"], {a: known[b] for a, b in r["symbols"].items()})
+    asked for, and with `later` statements are read then."""
+    symbols = {a: known[b] for a, b in r["symbols"].items()}
+    kernel = _read_later(r, symbols) if later else parse_kernel(r["text"], symbols)
     infos = [_restored_array(a, known) for a in r["arrays"]]
     values = tuple(number_of(v) for v in r["values"])
     n = r["inputs"]
@@ -109,6 +144,13 @@ def restored_kernel(
         name, ptx, log = r["code"]
         made.adopt(Compiled(members[name], ptx, log, 0.0))
     return made
+
+
+def _read_later(r: dict[str, Any], symbols: Mapping[str, Var]) -> KernelIr:
+    b = r["border"]
+    reads, writes = frozenset(b["reads"]), frozenset(b["writes"])
+    border = Border(reads, writes, int(b["shared_nbytes"]), str(b["role"]))
+    return parse_later(r["text"], symbols, border)
 
 
 def check_launch(

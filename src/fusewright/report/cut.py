@@ -13,6 +13,7 @@ from fusewright.fusion.ir import (
     Fusion,
     IndexMap,
     Input,
+    Insert,
     Iota,
     MatMul,
     OwnKernel,
@@ -132,6 +133,8 @@ def op_text(t: Tensor) -> str:
             return f"{p.count} parts of {p.each} along {', '.join(map(str, axes))}, {order}"
         case MatMul():
             return "matmul"
+        case Insert(start=start):
+            return f"insert at {', '.join(map(str, start))}"
         case OwnKernel(fn=fn):
             return f"{fn}, a kernel of its own"
         case Region(fn=fn):

@@ -22,7 +22,7 @@ from typing import Any, cast
 from fusewright.errors import UserError
 
 FORMAT = "fusewright program"
-VERSION = 6
+VERSION = 7
 _RECORD = "program.json"
 _DAMAGE = (
     zipfile.BadZipFile,

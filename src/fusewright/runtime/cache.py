@@ -84,6 +84,10 @@ class KernelCache:
             os.utime(record)
         return entry
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry of a key, which may turn out to be damaged."""
+        return self.problem is None and all(path.exists() for path in self._paths(key))
+
     def put(self, key: str, cubin: bytes, meta: Mapping[str, Any]) -> bool:
         """Store an entry; False when the disk does not take it."""
         if self.problem is not None:

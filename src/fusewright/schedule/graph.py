@@ -51,7 +51,9 @@ class Stage:
 
     `allocation`: the classes, outer first, by which its buffer in shared memory is indexed; None
     for those of its loops that are stored. `strides` (in elements) and `alignment` (in bytes) are
-    those of an output that lies inside of other memory; None for dense outputs. `copied`: by which
+    those of an output that lies inside of other memory; None for dense outputs; where that
+    `begins_anywhere`, only the device knows where in it, and no box of a tensor map lies there.
+    `copied`: by which
     asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
     they are used, copied by warps of their own where it is `warp_specialized`, with so many
     `registers` for their threads and for others. `from_any_address`: vectors that it reads may
@@ -69,6 +71,7 @@ class Stage:
         "alignment",
         "allocation",
         "allocation_order",
+        "begins_anywhere",
         "cache",
         "copied",
         "dtype",
@@ -111,6 +114,7 @@ class Stage:
         self.warp_specialized = False
         self.registers: tuple[int, ...] = ()
         self.from_any_address = False
+        self.begins_anywhere = False
         self.is_viewed = False
         self.is_staged = False
         self.grid_mode: str | None = None

@@ -59,6 +59,12 @@ def axis_problem(view: Strided[V], dtype: DType, position: int) -> str | None:
     return f"instructions read {dtype} along the axis that is summed over, on which it lies apart"
 
 
+def lies_across(view: Strided[V], position: int) -> bool:
+    """Whether the first or second operand of a product is contiguous along the rows or columns of
+    the result, not along the axis that is summed over."""
+    return fastest_axis(view) == len(view.shape) + (-2, -1)[position]
+
+
 def copy_width(view: Strided[V], itemsize: int) -> int:
     """Elements along the contiguous axis that threads copy together: as many, up to 16 bytes, as
     every row begins aligned to. 0 where neither of the last two axes is contiguous."""
@@ -107,7 +113,9 @@ def lines_of_row(view: Strided[V] | None, itemsize: int) -> float:
 
 def boxed_memory(s: Stage) -> Strided[Stage] | None:
     """What the boxes of a stage are copied from, or for an output to; None where that has no
-    strides."""
+    strides, or begins anywhere."""
+    if s.begins_anywhere:
+        return None
     if s.memory is Memory.GLOBAL:
         return Strided(s, s.shape, strides_of(s), alignment=s.alignment)
     return strided_operand(s.operands[0])

@@ -151,7 +151,7 @@ def _box(s: Box, run: Run) -> Step:
 def _remote_store(s: ir.RemoteStore, run: Run) -> Step:
     if s.barrier is None:
         return compile_store(s, run)
-    barrier, nbytes = _MbarrierSlot(s, run), s.dst.dtype.nbytes
+    barrier, nbytes = _MbarrierSlot(s, run), s.nbytes
 
     def issue(f: Frame, mask: Mask) -> int:
         number = f.record(SyncEvent(s, mask, barrier.number(f)))

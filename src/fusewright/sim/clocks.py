@@ -75,6 +75,22 @@ class Columns:
         return slice(self.width - len(self.barriers), self.width)
 
 
+@dataclass(frozen=True, slots=True)
+class Teams:
+    """Strands in order of their teams, the team of each, and where each team begins."""
+
+    strands: Array
+    team: Array
+    begins: Array
+
+    @staticmethod
+    def of(strands: Array, groups: Array) -> Teams:
+        """The strands by the number of the group that each belongs to."""
+        order = np.argsort(groups, kind="stable")
+        _, begins, team = np.unique(groups[order], return_index=True, return_inverse=True)
+        return Teams(strands[order], team, begins)
+
+
 KNOWN, FREED = 0, 1
 SEEN, MET = slice(2, -1), -1
 """Rows of a table of clocks; there are as many of what proxies see as there are spaces."""
@@ -225,22 +241,37 @@ class Clocks:
         np.maximum(row[FREED], row[KNOWN], out=row[FREED])
         return ClockRow(row)
 
-    def acquire(self, strands: Array, row: ClockRow) -> None:
+    def release_one(self, strand: int) -> ClockRow:
+        """`release` of a single strand."""
+        row = self.table[strand].copy()
+        self.epoch[strand] += 1
+        used = [0, *(1 + k for k in self.columns.engines)]
+        mine = self.counts[strand, : (1 + self.spaces) * (1 + _ENGINES)]
+        stamps = mine.reshape(1 + self.spaces, 1 + _ENGINES)[:, used]
+        columns = slice(strand, self.columns.nstrands * len(used), self.columns.nstrands)
+        np.maximum(row[KNOWN, columns], stamps[0], out=row[KNOWN, columns])
+        np.maximum(row[SEEN, columns], stamps[1:], out=row[SEEN, columns])
+        row[MET, strand] = max(row[MET, strand], stamps[0, 0])
+        np.maximum(row[FREED], row[KNOWN], out=row[FREED])
+        return ClockRow(row)
+
+    def acquire(self, strands: Array | int, row: ClockRow) -> None:
         """The strands learn what a row hands on."""
         self.table[strands] = np.maximum(self.table[strands], row.table)
 
-    def meet(self, strands: Array) -> None:
-        """The strands are at one place at one time; nothing is ordered in memory."""
-        row = self.met[strands].max(axis=0)
-        row[strands] = np.maximum(row[strands], self.epoch[strands] + 1)
-        self.met[strands] = row
+    def meet(self, teams: Teams) -> None:
+        """The strands of each team are at one place at one time; nothing is ordered in memory."""
+        strands = teams.strands
+        rows = np.maximum.reduceat(self.met[strands], teams.begins, axis=0)
         self.epoch[strands] += 1
+        rows[teams.team, strands] = np.maximum(rows[teams.team, strands], self.epoch[strands])
+        self.met[strands] = rows[teams.team]
 
-    def learn_phase(self, strands: Array, which: Barrier, phases: int) -> None:
-        """The strands know that so many phases of a barrier are complete."""
+    def learn_phase(self, strand: int, which: Barrier, phases: int) -> None:
+        """A strand knows that so many phases of a barrier are complete."""
         column = self.columns.barrier(which)
-        self.known[strands, column] = np.maximum(self.known[strands, column], phases)
-        self.met[strands, column] = np.maximum(self.met[strands, column], phases)
+        self.known[strand, column] = max(int(self.known[strand, column]), phases)
+        self.met[strand, column] = max(int(self.met[strand, column]), phases)
 
     def phase_row(self, strand: int) -> ClockRow:
         """Only what a strand knows of phases, and which mbarriers the async proxy sees made: it is
@@ -286,15 +317,11 @@ class Clocks:
 
     def _wait_mma(self, strands: Array, done: Array) -> None:
         """A warp makes its products together: each of its lanes learns of all of them."""
-        part, warps = (
-            self.known[:, self.columns.engine(engines_of(ir.AsyncKind.MMA)[0])],
-            self.warps,
-        )
-        if not self.model.mma_waits_stay_in_warp:
-            warps = warps // WARPS_OF_MMA
-        for strand, groups in zip(strands.tolist(), done.tolist(), strict=True):
-            mine = warps == warps[strand]
-            part[strand, mine] = np.maximum(part[strand, mine], groups)
+        size = 1 if self.model.mma_waits_stay_in_warp else WARPS_OF_MMA
+        warps = self.warps // size
+        is_shared = warps[strands][:, None] == warps
+        part = self.known[:, self.columns.engine(engines_of(ir.AsyncKind.MMA)[0])]
+        part[strands] = np.maximum(part[strands], np.where(is_shared, done[:, None], 0))
 
     def fence_mma_registers(self, strands: Array) -> None:
         """What the strands did with their registers so far comes before later products."""
@@ -325,29 +352,28 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All snapshots as one table, in order of strand and place."""
+    """All snapshots as one table. `rows` numbers them in order of strand and place, which `keys`
+    has in one number, for events below `stride`."""
 
-    strands: Array
-    places: Array
+    keys: Array
+    rows: Array
+    stride: int
     state: State
 
     @staticmethod
-    def of(found: Sequence[Snapshot]) -> History:
+    def of(found: Sequence[Snapshot], nevents: int) -> History:
+        stride = nevents + 2
         strands = np.concatenate([s.strands for s in found])
-        places = np.concatenate([np.full(len(s.strands), s.place) for s in found])
-        order = np.lexsort((np.arange(len(strands)), places, strands))
-        clocks = np.concatenate([s.clocks for s in found])[order]
-        counts = np.concatenate([s.counts for s in found])[order]
-        state = State.of(clocks, counts, spaces=clocks.shape[1] - 2)
-        return History(strands[order], places[order], state)
+        places = np.repeat([max(s.place, -1.0) for s in found], [len(s.strands) for s in found])
+        keys = strands * stride + places + 1.0
+        rows = np.argsort(keys, kind="stable")
+        clocks = np.concatenate([s.clocks for s in found])
+        counts = np.concatenate([s.counts for s in found])
+        return History(
+            keys[rows], rows, stride, State.of(clocks, counts, spaces=clocks.shape[1] - 2)
+        )
 
     def at(self, strands: Array, events: Array) -> Array:
         """The row of each strand's state when it comes to an event."""
-        start = np.searchsorted(self.strands, strands)
-        out = np.zeros(len(strands), np.int64)
-        for s in np.unique(strands):
-            low, high = np.searchsorted(self.strands, [s, s + 1])
-            mine = strands == s
-            out[mine] = low + np.searchsorted(self.places[low:high], events[mine]) - 1
-        assert (out >= start).all()
-        return out
+        keys = strands * self.stride + events + 1.0
+        return self.rows[np.searchsorted(self.keys, keys) - 1]

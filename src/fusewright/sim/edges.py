@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +16,11 @@ from fusewright.sim.trace import REGISTERS, Agent, Trace, TracedAccess
 
 _THREAD, _COUNTED = -1, -2
 """Who makes an access that is no engine's: the thread itself, or what an mbarrier counts."""
+_NEVER = 1 << 30
+"""More than any number a row reaches: what no mbarrier in the trace counts, nobody knows of."""
 
 
-def _agents(trace: Trace, model: Model) -> Array:
+def agents_of(trace: Trace, model: Model) -> Array:
     """For each event the number of the engine that makes it, or who else, whether that is in the
     async proxy, whether it writes, 1 beyond shared memory, -1 for registers, and what issued it.
     """
@@ -56,11 +58,11 @@ def _number(agent: Agent, model: Model) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class EdgeTest:
-    """Whether a history orders the two ends of each edge; `warps` and `blocks` are those of each
-    strand, `ends` is the place each strand comes to,
+    """Whether a history orders the two ends of each edge; `agents` says who makes each event,
+    `warps` and `blocks` are those of each strand, `ends` is the place each strand comes to,
     `loads` what mbarriers counted, `made` the columns that say who knows that one is made."""
 
-    trace: Trace
+    agents: Array
     columns: Columns
     warps: Array
     blocks: Array
@@ -69,15 +71,11 @@ class EdgeTest:
     ends: Array
     loads: Deliveries
     made: Mapping[tuple[int, int], Barrier]
-    events: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "events", _agents(self.trace, self.model))
 
     def unordered(self, edges: Array) -> Array:
         """Which edges (event, strand, event, strand, same thread) are executed and not ordered."""
         a, sa, b, sb, same = edges.T
-        agent, proxied, writes, beyond, _ = self.events
+        agent, proxied, writes, beyond, _ = self.agents
         first = agent[a]
         before, after = self.history.at(sa, a), self.history.at(sb, b)
         column, stamp = self._stamps(first, a, sa, before)
@@ -120,12 +118,31 @@ class EdgeTest:
             if here.any():
                 column[here] = columns.engine(k).start + sa[here]
                 stamp[here] = state.commits[before[here], KIND_OF[k]]
-        for i in np.flatnonzero(agent == _COUNTED).tolist():
-            load = self.loads.get((int(self.events[-1, a[i]]), int(sa[i])))
-            column[i] = sa[i] if load is None else columns.barrier(load[0])
-            stamp[i] = 1 << 30 if load is None else load[1]
-        for i in np.flatnonzero(agent == _THREAD).tolist() if self.made else ():
-            made = self.made.get((int(self.events[-1, a[i]]), int(sa[i])))
-            if made is not None:
-                column[i], stamp[i] = columns.barrier(made), 0
+        counted = {at: (columns.barrier(b), phase) for at, (b, phase) in self.loads.items()}
+        rows = np.flatnonzero(agent == _COUNTED)
+        stamp[rows] = _NEVER
+        self._mark((column, stamp), rows, a, sa, counted)
+        made = {at: (columns.barrier(b), 0) for at, b in self.made.items()}
+        self._mark((column, stamp), np.flatnonzero(agent == _THREAD), a, sa, made)
         return column, stamp
+
+    def _mark(
+        self,
+        stamps: tuple[Array, Array],
+        rows: Array,
+        a: Array,
+        sa: Array,
+        marks: Mapping[tuple[int, int], tuple[int, int]],
+    ) -> None:
+        """Of some rows, those whose issuing event and strand are marked get the mark's column and
+        stamp."""
+        if not marks or not len(rows):
+            return
+        n = self.columns.nstrands
+        table = [(event * n + strand, *mark) for (event, strand), mark in sorted(marks.items())]
+        found: Array = np.array(table)
+        codes, columns, numbers = found[:, 0], found[:, 1], found[:, 2]
+        wanted: Array = self.agents[-1, a[rows]] * n + sa[rows]
+        hit: Array = np.isin(wanted, codes)
+        at = codes.searchsorted(wanted[hit])
+        stamps[0][rows[hit]], stamps[1][rows[hit]] = columns[at], numbers[at]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from fusewright.kir import ir
 from fusewright.sim.clocks import ClockRow, Clocks
 from fusewright.sim.compute import Array
@@ -36,7 +34,7 @@ class Flags:
         """A strand comes through its wait."""
         flag, model = self._cell(cell), self.clocks.model
         if flag.row is not None and model.semaphores_acquire:
-            self.clocks.acquire(np.array([strand]), flag.row)
+            self.clocks.acquire(strand, flag.row)
         if flag.block <= self.blocks[strand] or not model.blocks_wait_for_earlier_ones:
             return []
         return [
@@ -83,7 +81,7 @@ class Flags:
         ]
 
     def _handed(self, strand: int, scope: ir.Visibility) -> ClockRow:
-        row = self.clocks.release(np.array([strand]))
+        row = self.clocks.release_one(strand)
         model = self.clocks.model
         is_far = scope is ir.Visibility.GPU or not model.scopes_end_at_the_block
         return row if is_far and model.semaphores_release else self.clocks.phase_row(strand)

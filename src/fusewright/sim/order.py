@@ -6,8 +6,8 @@ until it blocks. Who knows what does not depend on the turns: where it would, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -19,24 +19,19 @@ from fusewright.sim.clocks import (
     KINDS,
     Barrier,
     Clocks,
-    Columns,
     History,
+    Teams,
     engines_of,
 )
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import EdgeTest
 from fusewright.sim.flags import Flags
-from fusewright.sim.lives import Lives, RemoteWrite
+from fusewright.sim.lives import Lives
 from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault, Phases
+from fusewright.sim.replayable import Replayable, Step, SyncPoint
 from fusewright.sim.report import statement_text
-from fusewright.sim.trace import SyncEvent, Trace, rows_of
-from fusewright.target import WARP_SIZE
-
-_BLOCKING = (
-    ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait, ir.SemaphoreAcquire,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,140 +45,11 @@ class Change:
     weaker: tuple[ir.AsyncWait, ir.AsyncWait] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPoint:
-    """One sync event of a block: its place among the events, and the strands that take part, with
-    the number of their lanes that do, their mbarriers and parities."""
-
-    at: int
-    above: int
-    below: int
-    statement: ir.Statement
-    strands: Array
-    lanes: Array
-    mbarriers: Array
-    parities: Array
-
-
-@dataclass(slots=True)
-class Replayable:
-    """Blocks, or clusters, that execute the same events with the same syncs: one replay decides
-    for all. `remote` lists the writes to other blocks' shared memory."""
-
-    trace: Trace
-    strands: Array
-    warps: Array
-    blocks: Array
-    sizes: Array
-    points: list[SyncPoint]
-    units: list[Array]
-    columns: Columns
-    has_proxy: bool
-    conflicts: list[Conflicts] = field(default_factory=list[Conflicts])
-    remote: dict[RemoteWrite, None] = field(default_factory=dict[RemoteWrite, None])
-
-    @property
-    def nstrands(self) -> int:
-        return len(self.warps)
-
-
-def replayable(trace: Trace, row: int, strands: Array) -> Replayable:
-    """The sync events of one block of a batch, ready for replays."""
-    nstrands = int(strands.max()) + 1
-    first_thread = np.array([int(np.argmax(strands == s)) for s in range(nstrands)])
-    rows = np.array([row])
-    n, t = trace.nblocks, trace.nthreads
-    points: list[SyncPoint] = []
-    for i, e in enumerate(trace.events):
-        if not isinstance(e, SyncEvent):
-            continue
-        mask = rows_of(e.mask, rows, t, n)[0]
-        lanes = np.bincount(strands[mask], minlength=nstrands)
-        who = np.flatnonzero(lanes)
-        if len(who):
-            named = rows_of(e.mbarrier, rows, t, n)[0][first_thread[who]]
-            parity = rows_of(e.parity, rows, t, n)[0][first_thread[who]]
-            points.append(
-                SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
-            )
-    statements = tuple(dict.fromkeys(e.statement for e in trace.events))
-    groups = (s.kind if isinstance(s, ir.AsyncWait) else s.group() for s in statements)
-    kinds = {kind for kind in groups if kind is not None}
-    blocks = first_thread // trace.block_nthreads
-    return Replayable(
-        trace,
-        strands,
-        first_thread // WARP_SIZE,
-        blocks,
-        np.bincount(strands, minlength=nstrands),
-        points,
-        _units(points, nstrands),
-        Columns(
-            nstrands,
-            tuple(sorted(k for kind in kinds for k in engines_of(kind))),
-            _barriers(points, blocks, in_cluster=trace.cluster > 1),
-        ),
-        any(u.in_async_proxy for s in statements for u in s.memory_uses()),
-    )
-
-
-def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
-    """Strands that block at the same events and on the same mbarriers."""
-    blocks: list[list[tuple[int, int]]] = [[] for _ in range(nstrands)]
-    for p in points:
-        if isinstance(p.statement, _BLOCKING):
-            for k, s in enumerate(p.strands):
-                blocks[int(s)].append((p.at, int(p.mbarriers[k])))
-    groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for s, found in enumerate(blocks):
-        groups.setdefault(tuple(found), []).append(s)
-    return [np.array(g) for g in groups.values()]
-
-
-def _barriers(
-    points: Sequence[SyncPoint], blocks: Array, *, in_cluster: bool
-) -> dict[Barrier, int]:
-    """A column for each named barrier of each block and each life of an mbarrier, in a cluster also
-    for its making, and one for the barrier of the cluster."""
-    found: dict[Barrier, int] = {}
-    lives: dict[int, int] = {}
-    for p in points:
-        match p.statement:
-            case ir.ClusterArrive() | ir.ClusterWait():
-                found.setdefault(CLUSTER, len(found))
-            case ir.NamedSync() | ir.BarrierArrive():
-                for block in np.unique(blocks[p.strands]).tolist():
-                    found.setdefault(("named", p.statement.barrier, block), len(found))
-            case ir.MbarInit():
-                for byte in p.mbarriers.tolist():
-                    life = lives.get(byte, 0)
-                    lives[byte] = life + 1
-                    found["mbarrier", byte, life] = len(found)
-                    if in_cluster:
-                        found["made", byte, life] = len(found)
-            case _:
-                pass
-    return found
-
-
 def _place(p: SyncPoint, change: Change) -> float:
     """Where a point stands in the changed kernel: before every event with a number above it."""
     if p.statement is change.moved:
         return (p.above if change.direction == "up" else p.below) - 0.5
     return p.at
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A point as one unit comes to it: the places, in `point`, of the unit's strands."""
-
-    point: SyncPoint
-    place: float
-    mine: Array
-
-    @property
-    def strands(self) -> Array:
-        return self.point.strands[self.mine]
 
 
 @dataclass(slots=True)
@@ -218,7 +84,7 @@ class _Replay:
 
     def run(self) -> None:
         """Let every unit go as far as it gets; `ends` is the place each strand comes to."""
-        steps = [self._steps(u) for u in self.group.units]
+        steps = [self._changed(s) for s in self.group.steps]
         reached = [0] * len(steps)
         moving = True
         while moving:
@@ -235,18 +101,14 @@ class _Replay:
                 stuck.append(mine[reached[u]].point)
         self._conclude(stuck)
 
-    def _steps(self, unit: Array) -> list[_Step]:
-        found: list[_Step] = []
-        is_member = np.zeros(self.group.nstrands, bool)
-        is_member[unit] = True
-        for p in self.group.points:
-            if p.statement in self.change.without:
-                continue
-            mine = np.flatnonzero(is_member[p.strands])
-            if len(mine):
-                found.append(_Step(p, _place(p, self.change), mine))
-        found.sort(key=lambda s: s.place)
-        return found
+    def _changed(self, steps: list[Step]) -> list[Step]:
+        """The steps of a unit in the changed kernel."""
+        without, moved = self.change.without, self.change.moved
+        found = [s for s in steps if s.point.statement not in without]
+        if moved is None:
+            return found
+        found = [replace(s, place=_place(s.point, self.change)) for s in found]
+        return sorted(found, key=lambda s: s.place)
 
     def _conclude(self, stuck: list[SyncPoint]) -> None:
         if stuck:
@@ -289,7 +151,7 @@ class _Replay:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def _advance(self, unit: int, step: _Step) -> bool:
+    def _advance(self, unit: int, step: Step) -> bool:
         """Let a unit execute an event; False while it has to wait there."""
         s = step.point.statement
         if self.change.weaker is not None and s is self.change.weaker[0]:
@@ -318,7 +180,7 @@ class _Replay:
                 self._pass(step, s)
                 return True
 
-    def _come_together(self, step: _Step, s: ir.Statement) -> bool:
+    def _come_together(self, step: Step, s: ir.Statement) -> bool:
         """Whether the warps that execute a statement in step have all their strands there: some of
         them may wait for a semaphore of their own before it."""
         in_step = s.executed_by() in (Team.WARP, Team.WARPGROUP) and self.model.lanes_meet_in_time
@@ -331,7 +193,7 @@ class _Replay:
         teams = [t for t in self._warps(step.point.strands) if not mine.isdisjoint(t.tolist())]
         whole = [t for t in teams if arrived.issuperset(t.tolist())]
         for members in whole if is_first else ():
-            self.clocks.meet(members)
+            self.clocks.meet(Teams.of(members, np.zeros_like(members)))
         return len(whole) == len(teams)
 
     def _warps(self, strands: Array) -> list[Array]:
@@ -339,7 +201,7 @@ class _Replay:
             return [strands]
         return _teams(self.group.warps, strands)
 
-    def _pass(self, step: _Step, s: ir.Statement) -> None:
+    def _pass(self, step: Step, s: ir.Statement) -> None:
         """An event that never blocks."""
         c, strands = self.clocks, step.strands
         match s:
@@ -377,11 +239,10 @@ class _Replay:
             case _:
                 self._issue(step, s)
         if s.executed_by() in (Team.WARP, Team.WARPGROUP) and self.model.lanes_meet_in_time:
-            for members in self._warps(strands):
-                c.meet(members)
+            c.meet(step.warps)
         c.note(strands, step.place)
 
-    def _issue(self, step: _Step, s: ir.Statement) -> None:
+    def _issue(self, step: Step, s: ir.Statement) -> None:
         """A statement that is no sync starts work that completes later."""
         use, kind = s.mbarrier_use(), s.group()
         if use is not None:
@@ -393,7 +254,7 @@ class _Replay:
             message = f"`{statement_text(s)}` comes before any fence for its registers"
             self.faults.append(Fault("rule", message, s))
 
-    def _meet(self, step: _Step, teams: list[Array], *, orders: bool) -> bool:
+    def _meet(self, step: Step, teams: list[Array], *, orders: bool) -> bool:
         """All strands of each team wait for each other."""
         arrived = self.met.setdefault(step.point.at, set())
         mine = set(step.strands.tolist())
@@ -411,13 +272,13 @@ class _Replay:
 
     # --- semaphores -------------------------------------------------------------------------------
 
-    def _cells(self, step: _Step) -> Iterator[tuple[int, int, int]]:
+    def _cells(self, step: Step) -> Iterator[tuple[int, int, int]]:
         """The strands that are at semaphores, with the numbers of these and the values given."""
         p = step.point
         for k in step.mine.tolist():
             yield int(p.strands[k]), int(p.mbarriers[k]), int(p.parities[k])
 
-    def _take_turn(self, step: _Step, s: ir.SemaphoreAcquire) -> bool:
+    def _take_turn(self, step: Step, s: ir.SemaphoreAcquire) -> bool:
         """Wait for a value."""
         for strand, cell, value in self._cells(step):
             if not self.flags.is_at_least(cell, value):
@@ -439,10 +300,10 @@ class _Replay:
         self.alive[byte] = self._barrier(("mbarrier", byte, life), count)
         if self.group.trace.cluster > 1:
             self.made[at, strand] = "made", byte, life
-            self.clocks.learn_phase(np.array([strand]), ("made", byte, life), 1)
+            self.clocks.learn_phase(strand, ("made", byte, life), 1)
 
     def _enter(self, b: Phases, strand: int, arrivals: int, nbytes: int, s: ir.Statement) -> None:
-        row = self.clocks.release(np.array([strand]))
+        row = self.clocks.release_one(strand)
         is_relaxed = isinstance(s, ir.ClusterArrive) and s.relaxed
         if is_relaxed or not self.model.arrivals_release:
             row = self.clocks.phase_row(strand)
@@ -454,17 +315,17 @@ class _Replay:
             self.faults.append(fault)
         if self.model.arrivals_acquire:
             latest = b.past[-1] if b.past else b.now
-            self.clocks.acquire(np.array([strand]), latest.row)
+            self.clocks.acquire(strand, latest.row)
 
     def _named(self, strand: int, s: ir.NamedSync | ir.BarrierArrive) -> Phases:
         """The barrier of a strand's block."""
         return self._barrier(("named", s.barrier, int(self.group.blocks[strand])), s.nthreads)
 
-    def _arrive_named(self, step: _Step, s: ir.NamedSync | ir.BarrierArrive) -> None:
+    def _arrive_named(self, step: Step, s: ir.NamedSync | ir.BarrierArrive) -> None:
         for strand, lanes in zip(step.strands, step.point.lanes[step.mine], strict=True):
             self._enter(self._named(int(strand), s), int(strand), int(lanes), 0, s)
 
-    def _named_sync(self, unit: int, step: _Step, s: ir.NamedSync) -> bool:
+    def _named_sync(self, unit: int, step: Step, s: ir.NamedSync) -> bool:
         key = (unit, step.point.at)
         if key not in self.entered:
             entered: list[tuple[int, int]] = []
@@ -479,18 +340,18 @@ class _Replay:
         for strand, phase in self.entered[key]:
             b = self._named(strand, s)
             if self.model.named_sync_orders:
-                self.clocks.acquire(np.array([strand]), b.past[phase].row)
-            self.clocks.learn_phase(np.array([strand]), b.which, phase + 1)
+                self.clocks.acquire(strand, b.past[phase].row)
+            self.clocks.learn_phase(strand, b.which, phase + 1)
         self.clocks.note(step.strands, step.place)
         return True
 
-    def _arrive_cluster(self, step: _Step, s: ir.ClusterArrive) -> None:
+    def _arrive_cluster(self, step: Step, s: ir.ClusterArrive) -> None:
         b = self._barrier(CLUSTER, self.group.trace.nthreads)
         for strand, lanes in zip(step.strands.tolist(), step.point.lanes[step.mine], strict=True):
             self._enter(b, strand, int(lanes), 0, s)
             self.arrivals[strand] = self.arrivals.get(strand, 0) + 1
 
-    def _wait_cluster(self, step: _Step) -> bool:
+    def _wait_cluster(self, step: Step) -> bool:
         """Wait for the phase that each strand arrived in last."""
         b = self._barrier(CLUSTER, self.group.trace.nthreads)
         column = self.clocks.columns.barrier(CLUSTER)
@@ -501,12 +362,12 @@ class _Replay:
             return False
         for strand, n in zip(strands, phases, strict=True):
             if self.model.cluster_barrier_orders:
-                self.clocks.acquire(np.array([strand]), b.past[n - 1].row)
-            self.clocks.learn_phase(np.array([strand]), CLUSTER, n)
+                self.clocks.acquire(strand, b.past[n - 1].row)
+            self.clocks.learn_phase(strand, CLUSTER, n)
         self.clocks.note(step.strands, step.place)
         return True
 
-    def _arrive(self, step: _Step, nbytes: int) -> None:
+    def _arrive(self, step: Step, nbytes: int) -> None:
         for k in step.mine.tolist():
             b = self.alive.get(int(step.point.mbarriers[k]))
             if b is None:
@@ -516,7 +377,7 @@ class _Replay:
             strand = int(step.point.strands[k])
             self._enter(b, strand, arrivals, nbytes, step.point.statement)
 
-    def _deliver(self, step: _Step, s: ir.Statement, nbytes: int) -> None:
+    def _deliver(self, step: Step, s: ir.Statement, nbytes: int) -> None:
         for k in step.mine.tolist():
             b = self.alive.get(int(step.point.mbarriers[k]))
             if b is None:
@@ -528,7 +389,7 @@ class _Replay:
             if fault is not None:
                 self.faults.append(fault)
 
-    def _wait(self, step: _Step) -> bool:
+    def _wait(self, step: Step) -> bool:
         found: list[tuple[int, Phases, int]] = []
         for k in step.mine.tolist():
             b = self.alive.get(int(step.point.mbarriers[k]))
@@ -575,20 +436,21 @@ class Verdict:
     faults: list[Fault]
 
 
-def replay(group: Replayable, change: Change, model: Model) -> Verdict:
+def replay(group: Replayable, change: Change) -> Verdict:
     """What the syncs, changed as asked, leave without an order, and the rules they break."""
+    model = group.model
     clocks = Clocks(group.columns, group.warps, group.sizes, model, group.has_proxy)
     run = _Replay(group, change, model, clocks)
     run.run()
     if not group.conflicts and not group.remote:
         return Verdict([], run.faults)
-    history = History.of(clocks.history)
+    history = History.of(clocks.history, len(group.trace.events))
     faults = [*run.faults]
     if not group.trace.is_cut:
         lives = Lives(group.trace, group.blocks, clocks, history, run.ends, run.loads)
         faults += lives.faults(group.remote, model)
     test = EdgeTest(
-        group.trace, group.columns, group.warps, group.blocks, model, history, run.ends, run.loads,
+        group.agents, group.columns, group.warps, group.blocks, model, history, run.ends, run.loads,
         run.made,
     )  # fmt: skip
     found: list[Unordered] = []

@@ -136,8 +136,8 @@ class Phases:
         if not c.model.parity_is_all_a_wait_learns:
             phases += (self.complete - phases) // 2 * 2
         if phases and c.model.mbarrier_waits_acquire:
-            c.acquire(np.array([strand]), self.past[phases - 1].row)
-        c.learn_phase(np.array([strand]), self.which, phases)
+            c.acquire(strand, self.past[phases - 1].row)
+        c.learn_phase(strand, self.which, phases)
         self.waiters.append(Waiter(strand, phases, int(c.epoch[strand]), s))
 
     def missed(self) -> list[Fault]:

@@ -10,8 +10,9 @@ from fusewright.sim.conflicts import check_initialised, conflicts_of, site_of
 from fusewright.sim.frame import Execution
 from fusewright.sim.lives import remote_writes
 from fusewright.sim.model import Model
-from fusewright.sim.order import Change, Replayable, Unordered, Verdict, replay, replayable
+from fusewright.sim.order import Change, Unordered, Verdict, replay
 from fusewright.sim.ownership import Ownership
+from fusewright.sim.replayable import Replayable, replayable
 from fusewright.sim.report import Findings, Race
 from fusewright.sim.trace import REGISTERS, SyncEvent, Trace, signatures, strands_of
 
@@ -33,9 +34,11 @@ class Detector:
         )
         self.groups: dict[tuple[object, ...], Replayable] = {}
         self._seen: set[tuple[object, ...]] = set()
+        self._unchanged: dict[int, list[Race]] = {}
 
     def observe(self, trace: Trace) -> None:
         """Take in one batch."""
+        self._unchanged.clear()
         spaces = self.ownership.observe(trace) | {0}
         if self.execution.tracked.ncells:
             spaces |= {REGISTERS}
@@ -58,7 +61,7 @@ class Detector:
         group = self.groups.get(key)
         if group is None:
             strands = strands_of(trace, int(rows[0]))
-            group = self.groups[key] = replayable(trace, int(rows[0]), strands)
+            group = self.groups[key] = replayable(trace, int(rows[0]), strands, self.model)
         check_initialised(trace, rows, self.model, findings)
         writes = remote_writes(trace, rows, group.strands, group.blocks)
         group.remote.update(dict.fromkeys(writes))
@@ -68,14 +71,22 @@ class Detector:
 
     def replays(self, change: Change = _NO_CHANGE) -> list[Verdict]:
         """What the syncs leave without an order, and the rules they break, by group of blocks."""
-        return [replay(g, change, self.model) for g in self.groups.values()]
+        return [replay(g, change) for g in self.groups.values()]
 
     def unordered(self, change: Change = _NO_CHANGE) -> list[Unordered]:
         """The conflicts that the syncs leave without an order."""
         return [u for v in self.replays(change) for u in v.unordered]
 
     def report(self, seed: int, change: Change = _NO_CHANGE) -> list[Race]:
-        """One race for each pair of statements of the changed kernel, and its broken rules."""
+        """One race for each pair of statements of the changed kernel, and its broken rules. What
+        the kernel itself lacks is found once."""
+        if change == _NO_CHANGE:
+            if seed not in self._unchanged:
+                self._unchanged[seed] = self._report(seed, change)
+            return self._unchanged[seed]
+        return self._report(seed, change)
+
+    def _report(self, seed: int, change: Change) -> list[Race]:
         findings = Findings(seed)
         for v in self.replays(change):
             for u in v.unordered:

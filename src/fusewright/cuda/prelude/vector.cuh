@@ -110,14 +110,23 @@ __device__ __forceinline__ fw_uncut<N, T> fw_load_within(const T* base, I index,
   return {a, b, static_cast<unsigned>(early) * (unsigned)sizeof(T)};
 }
 
+//: fw_word_at
+// The word that holds a byte. Addresses stay pointers: one that is made of an integer would not be
+// known to be global.
+template <class W, class T>
+__device__ __forceinline__ const char* fw_word_at(const T* p) {
+  const unsigned inside = (unsigned)reinterpret_cast<unsigned long long>(p);
+  return reinterpret_cast<const char*>(p) - (inside & (unsigned)(sizeof(W) - 1));
+}
+
 //: fw_load_anywhere
 // N elements from any index of memory that itself begins anywhere.
 template <int N, class T, class I>
 __device__ __forceinline__ fw_uncut<N, T> fw_load_anywhere(const T* base, I index) {
   typedef typename fw_uncut<N, T>::word word;
-  const unsigned long long at = reinterpret_cast<unsigned long long>(base + index);
-  const unsigned early = (unsigned)at & (unsigned)(sizeof(word) - 1);
-  const word* const words = reinterpret_cast<const word*>(at - early);
+  const char* const first = fw_word_at<word>(base + index);
+  const unsigned early = (unsigned)(reinterpret_cast<const char*>(base + index) - first);
+  const word* const words = reinterpret_cast<const word*>(first);
   return {words[0], words[early != 0], early};
 }
 
@@ -127,13 +136,11 @@ __device__ __forceinline__ fw_uncut<N, T> fw_load_anywhere(const T* base, I inde
 template <int N, class T, class I, class S>
 __device__ __forceinline__ fw_uncut<N, T> fw_load_anywhere_within(const T* base, I index, S size) {
   typedef typename fw_uncut<N, T>::word word;
-  typedef unsigned long long address;
-  constexpr address inside = sizeof(word) - 1;
-  const address at = reinterpret_cast<address>(base + index);
-  const address begin = reinterpret_cast<address>(base) & ~inside;
-  const address last = reinterpret_cast<address>(base + (size - 1)) & ~inside;
-  const unsigned early = (unsigned)(at & inside);
-  const address first = at - early, next = early ? first + sizeof(word) : first;
+  const char* const begin = fw_word_at<word>(base);
+  const char* const last = fw_word_at<word>(base + (size - 1));
+  const char* const first = fw_word_at<word>(base + index);
+  const unsigned early = (unsigned)(reinterpret_cast<const char*>(base + index) - first);
+  const char* const next = early ? first + sizeof(word) : first;
   const word a = *reinterpret_cast<const word*>(first < begin ? begin : first);
   const word b = *reinterpret_cast<const word*>(next < last ? next : last);
   return {a, b, early};

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fusewright.frontends.ahead import make_ahead
 from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.graph_call import GraphCall
@@ -130,6 +131,8 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
         return regions[part.name]
 
     fused = rewrite(module, parts_of(module.graph, found), call)
-    for region in told(regions.values(), len(regions), f"compiling regions of the {name} graph"):
+    what = f"compiling regions of the {name} graph"
+    make_ahead([w for r in regions.values() if (w := r.wanted) is not None], what)
+    for region in told(regions.values(), len(regions), what):
         region.start()
     return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)

@@ -8,10 +8,10 @@ from typing import Any
 from fusewright.dtypes import dtype_of
 from fusewright.errors import UnsupportedError
 from fusewright.frontends.torch.calls import is_getitem, is_view, tensors_of
-from fusewright.frontends.torch.library import aten, torch
+from fusewright.frontends.torch.library import aten, prims, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.promotion import cast_to
-from fusewright.frontends.torch.table import ELEMENTWISE, Dtypes, lowers
+from fusewright.frontends.torch.table import ELEMENTWISE, Dtypes, lowers, overloads
 from fusewright.fusion import ops
 from fusewright.fusion.array import Array
 from fusewright.runtime.config import Float32Matmul
@@ -22,6 +22,7 @@ from fusewright.schedule.products import needed_axis
 from fusewright.target import BULK_ALIGNMENT, Feature, Target, target_of
 
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+CASTS = (prims.convert_element_type.default, *overloads(aten._to_copy))
 GAIN = 1.02
 """By so much a product with what follows it must be faster than torch's call and a kernel for the
 rest, to be taken. The products alone are counted as equally fast: ours take 0.83 to 1.02 times as
@@ -157,9 +158,12 @@ def _read_elsewhere(node: Any, reasons: Mapping[Any, str]) -> str | None:
 
 
 def _readers(node: Any) -> Iterator[Any]:
-    """Who reads a result, also through views."""
+    """Who reads a result, also through views, and through casts, which readers do themselves: a
+    kernel that a cast had to itself would be none."""
     for n in node.users:
-        if is_view(n) and not is_getitem(n) and any(True for _ in tensors_of(n.meta.get("val"))):
+        if n.target in CASTS or (
+            is_view(n) and not is_getitem(n) and any(True for _ in tensors_of(n.meta.get("val")))
+        ):
             yield from _readers(n)
         else:
             yield n

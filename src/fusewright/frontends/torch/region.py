@@ -13,6 +13,7 @@ from fusewright.driver import Kernels
 from fusewright.dtypes import dtype_of
 from fusewright.frontends.bound import Alike, Call
 from fusewright.frontends.fuse import Fused
+from fusewright.frontends.stored_programs import Wanted
 from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
 from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
@@ -107,19 +108,34 @@ class Ways:
         """The program for the types at hand, and results written to arguments, before the first
         call asks for it, so that machine code is made while the next region is scheduled. None
         where there is none yet; what fails is left to that call to report."""
+        with contextlib.suppress(Exception):
+            asked = self._first_call(targets)
+            return None if asked is None else asked[0].compile_for(*asked[1:])
+        return None
+
+    def wanted(self, targets: Mapping[int, int]) -> Wanted | None:
+        """What `start` looks for on disk; None where it does not."""
+        with contextlib.suppress(Exception):
+            asked = self._first_call(targets)
+            return None if asked is None else asked[0].wanted_for(*asked[1:])
+        return None
+
+    def _first_call(
+        self, targets: Mapping[int, int]
+    ) -> tuple[Fused, list[ArrayInfo], trees.Tree, list[ArrayInfo | None]] | None:
+        """What compiles the region, and the first call that it expects: arrays, their structure,
+        and those that results are written to."""
         way = self.left[0]
         symbolic = isinstance(way, _Symbolic)
         fused = way.fused if symbolic else way
         if not isinstance(fused, Fused) or self._untuned:
             return None
-        with contextlib.suppress(Exception):
-            given = [_described(n.meta["val"], k) for k, n in enumerate(self._part.inputs)]
-            taken = way.arguments(given) if symbolic else given
-            call: tuple[object, ...] = (tuple(taken), dict[str, object]())
-            count = len(self._part.outputs) if targets else 0
-            out = [given[targets[k]] if k in targets else None for k in range(count)]
-            return fused.compile_for(*trees.flatten(call), out)
-        return None
+        given = [_described(n.meta["val"], k) for k, n in enumerate(self._part.inputs)]
+        taken = way.arguments(given) if symbolic else given
+        call: tuple[object, ...] = (tuple(taken), dict[str, object]())
+        count = len(self._part.outputs) if targets else 0
+        out = [given[targets[k]] if k in targets else None for k in range(count)]
+        return fused, *trees.flatten(call), out
 
     def tune(self, way: Any, args: tuple[Any, ...]) -> None:
         """Measures the candidates of the best way in its first call on a GPU, if that is wanted;
@@ -195,6 +211,11 @@ class Region:
         """Compiles the region ahead of its first call."""
         if len(self._ways.left) > 1:
             self._ways.start(self.targets)
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """The program that `start` looks for on disk, where it does."""
+        return self._ways.wanted(self.targets) if len(self._ways.left) > 1 else None
 
     def write_to(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """Has every call write results to the memory of its arguments, as far as the kernels can;

@@ -161,7 +161,8 @@ def gelu_backward(dy: Array, x: Array, approximate: str = "none") -> Array:
     dy, x = _gradient("gelu_backward", dy, x)
     check_choice("gelu_backward", "approximate", approximate, _GELU_FORMS)
     if approximate == "none":
-        density = exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
+        z = x * math.sqrt(0.5)  # as erf has it, so that fast forms of both share the exponential
+        density = exp(-(z * z)) * (1.0 / math.sqrt(2.0 * math.pi))
         return dy * (_normal_cdf(x) + x * density)
     gate = _gelu_gate(x)
     slope = (1.0 + x * x * (3.0 * _GELU_CUBIC)) * _GELU_SLOPE

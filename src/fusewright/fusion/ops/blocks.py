@@ -6,20 +6,29 @@ the host knows, or an integer array of rank 0, which only the device knows: nobo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from fusewright.core.expr import ZERO, Expr, IntLike, add, as_expr, constant_value, mul
+from fusewright.core.expr import (
+    ZERO,
+    Expr,
+    IntLike,
+    add,
+    as_expr,
+    constant_value,
+    mul,
+    parts_of,
+)
 from fusewright.dtypes import bool_, int64
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_operand, as_tensor, check_array
 from fusewright.fusion.call_numbers import is_at_least
-from fusewright.fusion.ir import Scalar, Shape, Tensor
+from fusewright.fusion.ir import Insert, Position, Scalar, Shape, Tensor, positions
 from fusewright.fusion.operands import check_scalar
 from fusewright.fusion.ops.elementwise import clip, where
 from fusewright.fusion.ops.gather import take
-from fusewright.fusion.positions import expression_of
+from fusewright.fusion.positions import expression_of, sum_on_device
 
 Start: TypeAlias = "IntLike | Array"
 """A position along one axis."""
@@ -46,6 +55,7 @@ def slice(
     out = Array(_box(x.tensor, starts, block))
     for axis, s in enumerate(starts):
         if isinstance(s, Array):
+            s = _inside(s, add(x.tensor.shape[axis], mul(block[axis], -1)))
             out = take(out, s + Array(build.iota((block[axis],), 0)), axis=axis)
     return out
 
@@ -57,8 +67,8 @@ def insert(dest: Array, value: Array | Scalar, start: Start | tuple[Start, ...],
 
     A start that depends on a number of the call (`fw.Sym`, `dynamic=`) is checked at every call.
     One that is an array, which only the device knows, puts the block at the nearest place where it
-    fits; all of dest along its axis is written then. Raises UserError when the block is not known
-    to lie inside dest.
+    fits; also then, only the block is written where dest may be written over. Raises UserError when
+    the block is not known to lie inside dest.
     """
     dest = check_array("insert", dest)
     block = as_operand("insert", value)
@@ -72,14 +82,17 @@ def insert(dest: Array, value: Array | Scalar, start: Start | tuple[Start, ...],
             f"{dest.ndim}: all three must be equal; add axes with fw.expand_dims"
         )
     starts = _starts("insert", given, t.shape, dest.tensor.shape)
-    if any(isinstance(s, Array) for s in starts):
-        t = _chosen(dest.tensor, t, starts)
-    known = [ZERO if isinstance(s, Array) else s for s in starts]
-    return Array(_inserted(dest.tensor, t, known, 0))
+    where_found: dict[Tensor, None] = {}
+    at = tuple(s if isinstance(s, Expr) else sum_on_device(s.tensor, where_found) for s in starts)
+    if not where_found:
+        return Array(_inserted(dest.tensor, t, list(at), 0))
+    operands = (dest.tensor, t, *where_found)
+    return Array(build.value(dest.tensor.shape, dest.dtype, Insert(operands, at)))
 
 
 def _starts(op: str, given: Sequence[object], block: Shape, shape: Shape) -> list[Expr | Array]:
-    """Where a block of a shape begins in another one. Raises UserError where it may not fit."""
+    """Where a block of a shape begins in another one, by axis: what the host knows as a number,
+    else an array. Raises UserError where it may not fit."""
     out: list[Expr | Array] = []
     for axis, (start, m, n) in enumerate(zip(given, block, shape, strict=True)):
         moving = _on_device(op, start)
@@ -90,7 +103,7 @@ def _starts(op: str, given: Sequence[object], block: Shape, shape: Shape) -> lis
                 f"{op}: axis {axis}: {m} elements from {at} on may not fit size {n}; the whole "
                 "block must lie inside the array; crop it with fw.pad first"
             )
-        out.append(at if moving is None else _inside(moving, add(n, mul(m, -1))))
+        out.append(at if moving is None else moving)
     return out
 
 
@@ -103,7 +116,7 @@ def _on_device(op: str, start: object) -> Array | None:
             f"{op}: start is {start.dtype}{build.shape_text(start.tensor.shape)}; a position is an "
             "integer, or an integer array of rank 0"
         )
-    return Array(build.cast(start.tensor, int64))
+    return start if start.dtype.name == "int64" else Array(build.cast(start.tensor, int64))
 
 
 def _inside(start: Array, last: Expr) -> Array:
@@ -120,6 +133,36 @@ def _box(t: Tensor, starts: Sequence[Expr | Array], block: Shape) -> Tensor:
         low.append(mul(s, -1) if is_known else 0)
         high.append(add(s, m, mul(n, -1)) if is_known else 0)
     return build.resize(t, low, high, 0)
+
+
+def chosen_by_element(op: Insert) -> Tensor:
+    """What an insertion makes where all of it is written: a choice for each element along the axes
+    on which only the device knows where the block begins."""
+    dest, block = op.operands[:2]
+    starts = [
+        _inside(s, add(n, mul(m, -1))) if isinstance(s, Array) else s
+        for s, n, m in zip(starts_of(op), dest.shape, block.shape, strict=True)
+    ]
+    known = [ZERO if isinstance(s, Array) else s for s in starts]
+    return _inserted(dest, _chosen(dest, block, starts), known, 0)
+
+
+def starts_of(op: Insert) -> list[Expr | Array]:
+    """Where the block of an insertion shall begin along each axis."""
+    where_found = op.operands[2:]
+    at = dict(zip(positions(len(where_found)), where_found, strict=True))
+    return [_summed(e, at) if k in op.moving else e for k, e in enumerate(op.start)]
+
+
+def _summed(e: Expr, at: Mapping[Position, Tensor]) -> Array:
+    """A sum of numbers on the device and of what the host knows."""
+    rest, out = e, Array(build.size(0, int64))
+    for term in parts_of(e)[1]:
+        (atom,) = term.atoms if len(term.atoms) == 1 else (None,)
+        if isinstance(atom, Position):
+            out = out + Array(build.cast(at[atom], int64)) * term.coefficient
+            rest = add(rest, mul(atom, -term.coefficient))
+    return out + Array(build.size(rest, int64))
 
 
 def _chosen(dest: Tensor, block: Tensor, starts: Sequence[Expr | Array]) -> Tensor:

@@ -7,6 +7,7 @@ from fusewright.fusion.ir import (
     Alone,
     Fusion,
     Input,
+    Insert,
     MatMul,
     OwnKernel,
     Pointwise,
@@ -29,7 +30,8 @@ def own_operands(fusion: Fusion) -> Fusion:
     """Stores what a kernel of the program's own, or a region, reads, where nobody else does.
 
     rewrite:  k(x.T)  ->  y = copy(x.T); k(y)
-    checks:   operands are arguments in C order, or what other kernels compute
+    checks:   operands are arguments in C order, or what other kernels compute; a block that is
+              inserted has one reader, so that it lies nowhere but in its place
     order:    last, since passes before it move views, and drop copies
     """
     copies: dict[Tensor, Tensor] = {}
@@ -42,6 +44,10 @@ def own_operands(fusion: Fusion) -> Fusion:
         return copies[o]
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if isinstance(t.op, Insert):
+            dest, block, *where = operands
+            op = Insert((dest, build.pointwise("copy", block), *where), t.op.start)
+            return build.value(t.shape, t.dtype, op)
         if not isinstance(t.op, Alone) or all(map(_lies_ready, operands)):
             return None
         op = with_operands(t.op, tuple(map(stored, operands)))

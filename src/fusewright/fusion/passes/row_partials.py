@@ -73,9 +73,8 @@ def _partitions(
             continue
         if facts.total >= LEAST_TOTAL and length >= shortest:
             held = held_of(inputs, facts.total, length, len(beside))
-            blocks = held.blocks(length)
             once = not is_read_again(t, facts.total, fusion)
-            partition = beside_rows(facts, blocks, length, target, may_be_whole=once)
+            partition = beside_rows(facts, held, length, target, may_be_whole=once)
             out |= {} if partition is None else {t: partition}
     return out
 

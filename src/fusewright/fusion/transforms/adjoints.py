@@ -12,6 +12,7 @@ from fusewright.fusion.ir import (
     Broadcast,
     Concat,
     IndexMap,
+    Insert,
     MatMul,
     OwnKernel,
     Permute,
@@ -37,6 +38,7 @@ from fusewright.fusion.ops import (
     where,
     zeros_like,
 )
+from fusewright.fusion.ops.blocks import slice, starts_of
 from fusewright.fusion.ops.gather import signed_indices
 from fusewright.fusion.transforms.index_adjoints import index_map_adjoint
 from fusewright.fusion.transforms.pointwise_adjoints import adjoint_of
@@ -71,6 +73,8 @@ def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
             return (index_map_adjoint(t, g),)
         case Concat():
             return _pieces(t, g)
+        case Insert():
+            return _inserted(t.op, g)
         case Reduce():
             return (_reduction(t, t.op, g),)
         case Scan():
@@ -88,6 +92,15 @@ def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
             )
         case _:
             return tuple(None for _ in operands)
+
+
+def _inserted(op: Insert, g: Array) -> tuple[Array | None, ...]:
+    """The cotangent without the block belongs to the array, the block of it to what is inserted."""
+    block = op.operands[1]
+    zeros = build.full(block.shape, 0.0, g.dtype)
+    without = Insert((g.tensor, zeros, *op.operands[2:]), op.start)
+    of_dest = Array(build.value(g.tensor.shape, g.dtype, without))
+    return of_dest, slice(g, tuple(starts_of(op)), block.shape), *(None for _ in op.operands[2:])
 
 
 def _gathered(op: Broadcast, g: Array) -> Array:

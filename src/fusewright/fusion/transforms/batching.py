@@ -22,6 +22,7 @@ from fusewright.fusion.ir import (
     Broadcast,
     Concat,
     IndexMap,
+    Insert,
     MatMul,
     OwnKernel,
     Permute,
@@ -37,6 +38,7 @@ from fusewright.fusion.ir import (
     Tensor,
 )
 from fusewright.fusion.ops import astype, moveaxis, where
+from fusewright.fusion.ops.blocks import chosen_by_element
 from fusewright.fusion.ops.gather import signed_indices
 
 
@@ -188,6 +190,8 @@ class _Batch:
                 return made(Reduce(operands, t.op.fn, tuple(a + 1 for a in t.op.axes)))
             case Take():
                 return self._take(t, t.op)
+            case Insert():
+                return self.stacked(chosen_by_element(t.op))
             case OwnKernel(fn=fn):
                 raise UserError(
                     f"vmap: {fn} is a kernel of the program's own, made for these shapes only; "

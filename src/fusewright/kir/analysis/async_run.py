@@ -361,7 +361,9 @@ class AsyncRun:
         blocks of a cluster those that each of them brings."""
         if use.rank is None or use.act is not Act.DELIVER:
             return use.nbytes * use.blocks
-        return None if at.coords else delivered_nbytes(s, use.rank, use.nbytes, self.kernel)
+        if at.coords:
+            return None
+        return delivered_nbytes(s, use.rank, use.nbytes, self.kernel, at.role)
 
     def _value(self, e: Expr, here: Path, at: _At) -> int | None:
         """The value of an expression where all threads have the same."""

@@ -7,6 +7,7 @@ from functools import lru_cache
 from fusewright.kir.ir import Buffer, Kernel, Memory, Statement
 from fusewright.kir.traits import MemoryUse
 from fusewright.kir.traverse import KEPT, walk_statements
+from fusewright.kir.unread import UnreadKernel
 
 
 @lru_cache(maxsize=KEPT)
@@ -17,11 +18,15 @@ def memory_uses(statement: Statement) -> tuple[MemoryUse, ...]:
 
 def global_reads(kernel: Kernel) -> frozenset[Buffer]:
     """The buffers in global memory that a kernel reads."""
+    if isinstance(kernel, UnreadKernel):
+        return kernel.buffers(kernel.border.reads)
     return _global_buffers(kernel, writes=False)
 
 
 def global_writes(kernel: Kernel) -> frozenset[Buffer]:
     """The buffers in global memory that a kernel writes."""
+    if isinstance(kernel, UnreadKernel):
+        return kernel.buffers(kernel.border.writes)
     return _global_buffers(kernel, writes=True)
 
 

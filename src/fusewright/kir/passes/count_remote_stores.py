@@ -12,6 +12,7 @@ from fusewright.kir.analysis.deliveries import delivered_nbytes
 from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
     Alloc,
+    Body,
     Buffer,
     Kernel,
     MbarExpect,
@@ -19,6 +20,8 @@ from fusewright.kir.ir import (
     MbarWait,
     Memory,
     RemoteStore,
+    Role,
+    Roles,
     Statement,
 )
 from fusewright.kir.traverse import own_values, walk_statements
@@ -29,7 +32,8 @@ _ISSUER = 0
 
 
 def count_remote_stores(kernel: Kernel) -> Kernel:
-    """Let mbarriers count what blocks store for each other, where that happens once.
+    """Let mbarriers count what blocks, or a role in each of them, store for each other, where that
+    happens once.
 
     rewrite:  remote_store w[i] of block r = a;  b = w[j]
               ->   MbarInit f;  MbarExpect f;  ..;  remote_store w[i] of block r = a on f;
@@ -40,13 +44,12 @@ def count_remote_stores(kernel: Kernel) -> Kernel:
               who waited for the bytes needs no barrier, whose arrival would wait for all that its
               thread ever stored
     """
-    exchanges = _exchanges(kernel)
+    exchanges = [x for run in _runs(kernel) for x in _exchanges(kernel, run)]
     if not exchanges:
         return kernel
     number = next_sync_id(kernel)
     begin: list[Statement] = []
-    counted: dict[Node, Statement] = {}
-    waits: dict[Statement, list[Statement]] = {}
+    changed: dict[Node, Node | tuple[Node, ...]] = {}
     for i, x in enumerate(exchanges):
         names = ", ".join(dict.fromkeys(s.dst.name for s in x.stores))
         full = Buffer(f"full{i + 1}", uint64, Int(1), Memory.SHARED, uint64.nbytes)
@@ -56,12 +59,26 @@ def count_remote_stores(kernel: Kernel) -> Kernel:
             MbarInit(number, f"arrivals of {names}", full, ZERO, 1, _ISSUER),
             MbarExpect(number + 1, why, full, ZERO, x.nbytes, _ISSUER),
         ]
-        waits[x.reader] = [MbarWait(number + 2, why, full, ZERO, ZERO)]
+        changed |= {s: replace(s, barrier=full) for s in x.stores}
+        changed[x.reader] = (MbarWait(number + 2, why, full, ZERO, ZERO), x.reader)
         number += 3
-        counted |= {s: replace(s, barrier=full) for s in x.stores}
-    body = [t for s in kernel.body for t in (*waits.get(s, ()), s)]
-    done = replace(kernel, body=(*begin, *body))
-    return rewrite(done, lambda node: counted.get(node, node))
+    done = rewrite(kernel, lambda node: changed.get(node, node))
+    return replace(done, body=(*begin, *done.body))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Statements that some threads of a block run once: those of the kernel's own body, or those of
+    a role in it."""
+
+    body: Body
+    role: Role | None = None
+
+
+def _runs(kernel: Kernel) -> list[_Run]:
+    """The bodies of a kernel that are run once, without a condition."""
+    roles = (r for s in kernel.body if isinstance(s, Roles) for r in s.body)
+    return [_Run(kernel.body), *(_Run(r.body, r) for r in roles if isinstance(r, Role))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,40 +90,40 @@ class _Exchange:
     nbytes: int
 
 
-def _exchanges(kernel: Kernel) -> list[_Exchange]:
-    """What the kernel's own body stores and then reads; stores that are used at one place
+def _exchanges(kernel: Kernel, run: _Run) -> list[_Exchange]:
+    """What the statements of a body itself store and then read; stores that are used at one place
     together."""
-    buffers = _once_exchanged(kernel)
+    buffers = _once_exchanged(kernel, run)
     found: list[_Exchange] = []
     open_: list[RemoteStore] = []
-    for s in kernel.body:
+    for s in run.body:
         if isinstance(s, RemoteStore) and s.dst in buffers:
             open_.append(s)
         elif any(_uses(s, x.dst) for x in open_):
-            sizes = [_delivered(x, kernel) or 0 for x in open_]
+            sizes = [_delivered(x, kernel, run) or 0 for x in open_]
             found.append(_Exchange(tuple(open_), s, sum(sizes)))
             open_ = []
     return found
 
 
-def _once_exchanged(kernel: Kernel) -> frozenset[Buffer]:
-    """The buffers that only remote stores of the kernel's own body write, all before they are read,
-    with as many bytes for every block."""
+def _once_exchanged(kernel: Kernel, run: _Run) -> frozenset[Buffer]:
+    """The buffers that only remote stores of this body itself write, all before they are read, with
+    as many bytes for every block."""
     stored = [s for s in walk_statements(kernel) if isinstance(s, RemoteStore)]
     good: set[Buffer] = set()
     for buffer in dict.fromkeys(s.dst for s in stored):
         mine = [s for s in stored if s.dst is buffer]
-        users = [i for i, s in enumerate(kernel.body) if _uses(s, buffer) and s not in mine]
-        places = [i for i, s in enumerate(kernel.body) if s in mine]
+        users = [i for i, s in enumerate(run.body) if _uses(s, buffer) and s not in mine]
+        places = [i for i, s in enumerate(run.body) if s in mine]
         fits = buffer.dtype.nbytes in COUNTED_STORE_NBYTES
-        fits &= len(places) == len(mine) and all(_delivered(s, kernel) for s in mine)
+        fits &= len(places) == len(mine) and all(_delivered(s, kernel, run) for s in mine)
         if fits and users and users[0] > places[-1]:
             good.add(buffer)
     return frozenset(good)
 
 
-def _delivered(s: RemoteStore, kernel: Kernel) -> int | None:
-    return delivered_nbytes(s, s.rank, s.dst.dtype.nbytes, kernel)
+def _delivered(s: RemoteStore, kernel: Kernel, run: _Run) -> int | None:
+    return delivered_nbytes(s, s.rank, s.nbytes, kernel, run.role)
 
 
 def _uses(s: Statement, buffer: Buffer) -> bool:

@@ -50,15 +50,10 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.traverse import map_bodies, registers_read, registers_written
 from fusewright.memory import Memory
+from fusewright.schedule.block_reduction import DIRECT_LOADS, are_shared_out
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
 DIMS = ("tx", "ty", "tz")
-LEAST_SHARED = 4
-"""Reductions of one kind, and warps, from which threads add up a part each for all others: one more
-barrier, but each partial is loaded once."""
-DIRECT_LOADS = 8
-"""Partials that each thread loads itself, instead of a share and a butterfly; also the most
-statements written out before a loop takes their place."""
 
 
 def expand_reductions(kernel: Kernel) -> Kernel:
@@ -207,24 +202,32 @@ E = TypeVar("E", bound=Exchange)
 
 def expand_runs(body: Body, kind: type[E], expand: Callable[[list[E]], list[Statement]]) -> Body:
     """The body with runs of exchanges of a kind replaced by what `expand` makes of them: those
-    that do not depend on each other, as far as what lies between does not depend on them."""
+    that do not depend on each other, as far as what lies between does not depend on them, or they
+    not on it.
+
+    a = reduce(a);  store f(a);  b = reduce(b);  store f(b)
+        ->   a, b = reduce(a, b);  store f(a);  store f(b)
+    """
     if not any(isinstance(s, kind) for s in body):
         return body
     out: list[Statement] = []
     run: list[E] = []
     between: list[Statement] = []  # behind the last of the run, and independent of it
+    behind: list[Statement] = []  # from the first on that depends on the run
     for s in body:
         is_free = not any(_depends(s, r) for r in run)
-        if isinstance(s, kind) and is_free:
+        if isinstance(s, kind) and is_free and not any(_depends(b, s) for b in behind):
             out += between
             run, between = [*run, s], []
-        elif run and is_free:
+        elif run and is_free and not behind:
             between.append(s)
+        elif run and _is_of_thread(s):
+            behind.append(s)
         else:
-            out += (*expand(run), *between)
-            run, between = ([s], []) if isinstance(s, kind) else ([], [])
+            out += (*expand(run), *between, *behind)
+            run, between, behind = ([s], [], []) if isinstance(s, kind) else ([], [], [])
             out += () if run else (s,)
-    return (*out, *expand(run), *between)
+    return (*out, *expand(run), *between, *behind)
 
 
 @dataclass(slots=True)
@@ -286,7 +289,7 @@ class _Expander:
             group = group_of(self._kernel, first.dims)
             if self._crosses_blocks(first):
                 continue
-            if group.lanes == 1 and min(len(alike), group.rest) >= LEAST_SHARED:
+            if are_shared_out(len(alike), group.lanes, group.rest):
                 return alike
         return []
 
@@ -445,7 +448,7 @@ def _remote_stores(
     for first in range(0, nblocks, group.lanes):
         rank = group.lane + first
         where = less(rank, nblocks)
-        out.append(RemoteStore(workspace, place, rank, r.dst, where))
+        out.append(RemoteStore(workspace, place, rank, r.dst, predicate=where))
     return out
 
 
@@ -480,17 +483,23 @@ def _same_register(a: Reg, b: Reg) -> bool:
     return a.buffer is b.buffer and a.index == b.index
 
 
-def _depends(later: Statement, earlier: Exchange) -> bool:
-    """Whether `later` cannot stand before `earlier`: it names its results, changes what it
-    combines, or is more than one access or computation of a thread."""
-    if not isinstance(later, Alloc | Load | Store | Compute | Exchange):
+def _is_of_thread(s: Statement) -> bool:
+    """Whether a statement is no more than one access or computation of a thread."""
+    return isinstance(s, Alloc | Load | Store | Compute)
+
+
+def _depends(other: Statement, exchange: Exchange) -> bool:
+    """Whether a statement cannot change places with an exchange: it names its results, changes what
+    it combines, allocates any of these, or is more than one access or computation of a thread."""
+    if not isinstance(other, Exchange) and not _is_of_thread(other):
         return True
-    written = [(u.reg, u.width) for u in registers_written(later)]
-    named = (*written, *registers_read(later))
+    uses = exchange.register_uses()
+    if isinstance(other, Alloc):
+        return any(u.reg.buffer is other.buffer for u in uses)
+    written = [(u.reg, u.width) for u in registers_written(other)]
+    named = (*written, *registers_read(other))
     return any(
-        _overlaps(r, width, u.reg)
-        for u in earlier.register_uses()
-        for r, width in (named if u.writes else written)
+        _overlaps(r, width, u.reg) for u in uses for r, width in (named if u.writes else written)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -76,9 +76,10 @@ def _is_uncounted(s: Statement) -> bool:
     return isinstance(s, BoxLoad) and s.barrier is None
 
 
-def _fills(s: Statement) -> bool:
-    """Whether a statement is, or holds, boxes that nobody counts."""
-    return any(_is_uncounted(x) for x in (s, *walk_statements(s)))
+def _fills(s: Statement, buffers: Container[Buffer]) -> bool:
+    """Whether a statement is, or holds, boxes of some buffers that nobody counts."""
+    boxes = (x for x in (s, *walk_statements(s)) if isinstance(x, BoxLoad))
+    return any(x.dst in buffers and _is_uncounted(x) for x in boxes)
 
 
 # --- what is to be made -------------------------------------------------------------------------
@@ -212,7 +213,7 @@ def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: 
                 )
     loops = tuple(s.node for s in scopes if isinstance(s, LoopScope))
     _check_blocks_agree(allocs[0], users, scopes, kernel)
-    fills = tuple(s for s in body if _fills(s))
+    fills = tuple(s for s in body if _fills(s, [a.buffer for a in allocs]))
     late = any(
         u.completes.kind is AsyncKind.MMA
         for site in users
@@ -381,7 +382,7 @@ class _Materialiser:
         for i, s in enumerate(body):
             here = (*path, i)
             if s in self._gone or (stage is not None and s in stage.fills):
-                out += [s] if s not in self._gone else []
+                out += [s] if s not in self._gone and not loads else []
                 continue
             match s:
                 case For():
@@ -400,10 +401,10 @@ class _Materialiser:
                     out.append(s)
                 case _:
                     pass
-        if stage is None:
+        if stage is None or (loads and not self._is_special(stage)):
             return tuple(out)
         if loads:
-            return tuple(self._filled(stage, self._k(stage))) if self._is_special(stage) else ()
+            return tuple(self._filled(stage, self._k(stage)))
         return tuple(self._used(stage, out))
 
     def _overlap(self, home: Path, loop: For) -> int:

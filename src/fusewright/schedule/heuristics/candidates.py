@@ -48,8 +48,8 @@ class Scheduler(Protocol[P]):
 
 
 def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Params | None:
-    """Schedules by the first candidate that can be applied, or the one with the wanted parameters;
-    None where there is none."""
+    """Schedules by the first candidate that applies, or the one with the wanted parameters; None
+    where there is none."""
     for c in scheduler.candidates():
         if isinstance(c, Refused) or (wanted is not None and c.params != wanted):
             continue

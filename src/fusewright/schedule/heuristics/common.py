@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.axes.contiguity import Fit, fit_of
+from fusewright.axes.contiguity import Fit, fit_of, lanes_where
 from fusewright.axes.frames import Gathered
 from fusewright.axes.paths import Refusal, domain_path
+from fusewright.axes.pieces import pieces_of
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import estimate
@@ -198,10 +199,22 @@ class GlobalAccess:
     data: tuple[tuple[Var, Expr], ...] = ()
 
     def fit(self, lane: Var, width: int) -> Fit:
-        """How its lanes lie in words of memory; only reads take elements out of these."""
+        """How its lanes lie in words of memory; only reads take elements out of these. Lanes of two
+        rows are not put together where those that exist are no range of them, as inside of a pad or
+        a piece of a join: to fill the others takes more than to read these one by one. Nor of a
+        small tensor, whose elements are near, and the same for several vectors of a thread."""
         p = self.tensor
         found = fit_of(self.address, lane, width, p.dtype.nbytes, p.alignment)
+        if found is Fit.PIECES and not self._is_put_together(lane, width):
+            return Fit.NARROW
         return Fit.NARROW if found is not Fit.WORDS and p is self.stage else found
+
+    def _is_put_together(self, lane: Var, width: int) -> bool:
+        """Whether lanes that are in two rows are read as two runs: where that spares accesses."""
+        found = pieces_of(self.address, lane, width)
+        is_large = numel(self.tensor.shape) * SMALL > numel(self.stage.shape)
+        is_less = found is not None and (found.step == 0 or is_large)
+        return is_less and lanes_where(self.conditions, lane) is not None
 
 
 def accessors(flow: Dataflow) -> list[Stage]:
@@ -300,7 +313,7 @@ def vectorize_accesses(flow: Dataflow, t: Stage, in_shared: Sequence[Stage] = ()
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
         fits = {a.fit(lane, width) for a in own}
         wide = bool(own) and Fit.NARROW not in fits
-        s.from_any_address = wide and not fits.isdisjoint((Fit.CUT, Fit.TAKEN))
+        s.from_any_address = wide and not fits.isdisjoint((Fit.CUT, Fit.TAKEN, Fit.PIECES))
         shared = s in in_shared or any(o in in_shared for o in s.operands)
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))

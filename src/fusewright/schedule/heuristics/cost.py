@@ -8,7 +8,8 @@ Each resource gives a time of its own, as if it were the only limit:
     shared    bytes through the first-level cache and the banks of shared memory, and cache lines
     access    warp accesses of less than 16 bytes a lane
     products  matrix instructions, over what a multiprocessor multiplies; what warpgroups compute
-              of their sums comes on top, as all of them do so at the same time
+              of their sums comes on top, as all of them do so at the same time, and so does what
+              they wait for then (`product_suffix`)
     boxes     the boxes that bring a product's operands, by lines (`product_steps`)
     ring      the same with too few of them under way
     latency   what a block takes alone (waits for memory, exchanges, its own instructions), times
@@ -22,10 +23,12 @@ in `Target.calibration`; `python -m bench.predicted` compares times.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.product_steps import step_clocks
+from fusewright.schedule.heuristics.product_suffix import moved_us
 from fusewright.schedule.heuristics.product_work import ProductWork
 from fusewright.schedule.heuristics.work import Array, Work, warps
 from fusewright.target import (
@@ -85,16 +88,36 @@ def cost(work: Work, target: Target) -> Cost:
         ("latency", alone * _rounds(work.blocks / running)),
     )
     is_tile = bool(work.shared_nbytes) and not work.exchanges + work.lane_exchanges
-    together = [t for name, t in parts if name != "access" or not is_tile]
-    together.append(max((t for _, t in steps), default=0.0))
-    norm = sum(t**known.overlap for t in together) ** (1 / known.overlap)
     if work.product is not None:
-        start = _around_steps(work, work.product, rounds, target) + issue
+        us = _product_us(work, work.product, dict(parts), dict(steps), rounds, target)
     else:
-        start = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
+        together = [t for name, t in parts if name != "access" or not is_tile]
+        us = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
+        us += _norm(together, known.overlap)
     flight = int(resident * work.threads * work.flight_nbytes)
-    us = known.launch_us + start + norm
-    return Cost(us, (*parts, *steps), resident, flight)
+    return Cost(known.launch_us + us, (*parts, *steps), resident, flight)
+
+
+def _norm(times: Iterable[float], order: float) -> float:
+    return sum(t**order for t in times) ** (1 / order)
+
+
+def _product_us(
+    work: Work,
+    p: ProductWork,
+    parts: Mapping[str, float],
+    steps: Mapping[str, float],
+    rounds: float,
+    target: Target,
+) -> float:
+    """Microseconds of the steps of all tiles with what overlaps with them, and of what stands
+    around them: all that threads compute, and the traffic that they cause."""
+    known = target.calibration
+    apart = work.blocks * p.tiles * (p.loaded_nbytes + known.write_weight * p.stored_nbytes)
+    apart /= target.memory_nbytes_per_us * known.read_share
+    beside = max(0.0, parts["memory"] - apart), parts["cache"], parts["shared"]
+    overlapped = _norm((*beside, max(steps.values())), known.box_overlap)
+    return overlapped + _around_steps(work, p, rounds, target) + parts["issue"]
 
 
 def _steps(
@@ -108,10 +131,12 @@ def _steps(
 
 
 def _around_steps(work: Work, p: ProductWork, rounds: float, target: Target) -> float:
-    """Microseconds around the steps of all tiles, and until the blocks of a cluster have met."""
+    """Microseconds around the steps of all tiles, what threads load and store there among them, and
+    until the blocks of a cluster have begun and left together."""
     known = target.calibration
-    met = known.cluster_exchange_us if work.cluster > 1 else 0.0
-    return met + rounds * p.tiles * known.tile_us
+    met = known.box_cluster_us if work.cluster > 1 else 0.0
+    moved = moved_us(p.loaded_nbytes, p.stored_nbytes, work.threads, target)
+    return rounds * (met + p.tiles * (known.tile_us + moved))
 
 
 def bound_us(work: Work, target: Target) -> float:

@@ -10,8 +10,9 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Scan
+from fusewright.schedule.block_reduction import Meeting, meeting
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.parallel import THREAD_DIMS, Loop, Parallel
 from fusewright.target import WARP_SIZE
 
 Place: TypeAlias = Literal["across warps", "between lanes", "in a thread"]
@@ -20,35 +21,45 @@ Place: TypeAlias = Literal["across warps", "between lanes", "in a thread"]
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """Of a thread: the exchanges that follow each other, as those of one depth take place together,
-    across the warps of its block and between the lanes of its warp, and the instructions of all."""
+    across the warps of its block (their barriers) and between the lanes of its warp, and the
+    instructions of all. Of a block: the bytes that threads along several dimensions hand each other
+    in shared memory."""
 
     across: float
     between_lanes: float
     instructions: float
+    through_shared: float = 0.0
 
 
 def exchanges_of(flow: Dataflow) -> Exchanges:
     """The reductions and scans among threads that a thread takes part in."""
     depths: dict[Stage, int] = {}
-    instructions = 0.0
+    instructions = through_shared = 0.0
     levels: dict[Place, dict[int, float]] = {"across warps": {}, "between lanes": {}}
     for s in flow.stages:
         depth = max((depths[o] for o in s.operands), default=0)
         among = _threads_of(flow, s)
         if among:
             depth += 1
-            times = _trips(flow, s)
+            times, barriers = _trips(flow, s), 1
             if isinstance(s.op, Scan):
                 own, place = _of_scan(s, among)
+            elif any(x.parallel is not Parallel.TIDX for x in among):
+                met = _met_across(flow, s, among)
+                own, place = met.instructions, "across warps" if met.barriers else "between lanes"
+                barriers = max(1, met.barriers)
+                threads = _size(_threads(s))
+                through_shared += times * threads * met.through_shared * s.dtype.compute.nbytes
             else:
-                own, place = _of_reduction(flow, s, among)
+                own, place = _of_row(flow, s, among)
             instructions += times * own
             if place in levels:
-                levels[place][depth] = max(levels[place].get(depth, 0.0), times)
+                follow = times * barriers
+                levels[place][depth] = max(levels[place].get(depth, 0.0), follow)
         depths[s] = depth
     across, lanes = levels["across warps"], levels["between lanes"]
     alone = sum(times for depth, times in lanes.items() if depth not in across)
-    return Exchanges(sum(across.values()), alone, instructions)
+    return Exchanges(sum(across.values()), alone, instructions, through_shared)
 
 
 def _along(s: Stage) -> tuple[AxisClass, ...]:
@@ -72,24 +83,42 @@ def _trips(flow: Dataflow, s: Stage) -> float:
     )
 
 
+def _threads(s: Stage) -> list[Loop]:
+    """The loops over threads of a block."""
+    return [x for x in s.loops if x.parallel.is_thread]
+
+
 def _size(loops: list[Loop]) -> int:
     return math.prod(estimate(x.axis.extent) for x in loops)
 
 
-def _of_reduction(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
-    """Instructions of one reduction, and where its threads exchange. Of the results that a thread
-    has beside the first one, lanes of a warp take only the steps."""
-    if any(x.parallel is not Parallel.TIDX for x in among):
-        return CODE.block_exchange, "across warps"
-    axes = s.frame.reduced
-    results = math.prod(
+def _results(flow: Dataflow, s: Stage) -> int:
+    """The results of a reduction that a thread has part of."""
+    return math.prod(
         estimate(x.axis.extent)
         for x in s.loops
-        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, axes)
+        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, s.frame.reduced)
     )
+
+
+def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> Meeting:
+    """What threads do that reduce along other dimensions of the block than the first one alone:
+    those that differ in a warp exchange between its lanes."""
+    lanes, room = 1, WARP_SIZE
+    for x in sorted(_threads(s), key=lambda x: THREAD_DIMS[x.parallel]):
+        extent = estimate(x.axis.extent)
+        inside = min(extent & -extent, room)
+        lanes *= inside if x in among else 1
+        room = room // inside if inside == extent else 1
+    return meeting(_results(flow, s), lanes, _size(among) // lanes)
+
+
+def _of_row(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
+    """Instructions of one reduction along the first dimension, and where its threads exchange. Of
+    the results that a thread has beside the first one, lanes of a warp take only the steps."""
     lanes = max(2, _size(among))
     steps = 2 * math.log2(lanes)
-    beside = (results - 1) * steps
+    beside = (_results(flow, s) - 1) * steps
     if lanes > WARP_SIZE:
         return CODE.block_exchange + beside, "across warps"
     return steps + CODE.lanes_exchange + beside, "between lanes"

@@ -10,6 +10,7 @@ Short rows stand several to a block; their partials are then combined through sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,12 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Parts, Permute, Reshape
-from fusewright.fusion.persistent_rows import Held, PersistentRows, persistent_rows
+from fusewright.fusion.persistent_rows import (
+    THREADS_OF_ROWS,
+    Held,
+    PersistentRows,
+    persistent_rows,
+)
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
@@ -28,11 +34,13 @@ from fusewright.schedule.heuristics.common import (
     by_stride,
     cache_inputs,
     merge_all,
+    numel,
     split,
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import is_inner, vector_of_rows
+from fusewright.schedule.heuristics.staged_rows import StagedRows
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -65,6 +73,26 @@ def _reduces(flow: Dataflow, s: Stage, axes: list[AxisClass]) -> bool:
     return any(flow.graph.depends(c, axes) for c in s.frame.reduced)
 
 
+@dataclass(frozen=True, slots=True)
+class RowsOfThreads:
+    """So many rows of `length` elements at a time, some for each thread, through shared memory."""
+
+    rows: int
+    length: int
+
+    @property
+    def vector(self) -> int:
+        """Elements of the vectors that a block moves."""
+        return self.rows // THREADS_OF_ROWS
+
+    @property
+    def candidate(self) -> Candidate[RowsOfThreads]:
+        """The plan with its parameters by name."""
+        what = f"rows of {self.length} elements in registers of a thread, through shared memory"
+        values = (("vector", self.vector), ("rows", self.rows))
+        return Candidate(what, Params("rows_staged", values), self)
+
+
 class InnerOuterScheduler:
     """Reductions of rows and partial results of parts of the rows."""
 
@@ -88,13 +116,20 @@ class InnerOuterScheduler:
         each = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
         assert parts is not None and each is not None
         self._kept, self._parts, self._each = kept, parts, each
+        self._whole = columns
         self._columns = aligned_parts(flow, partial, [parts], each, columns)
+        self._pack = _pack(flow)
         self._is_skewed = self._columns is not columns
         rows = merge_all(flow, [each, parts])
         self._vector = vector_of_rows(flow, partial, rows, self._columns, inner=True)
 
-    def candidates(self) -> Iterator[Listed[PersistentRows]]:
-        """The ways for the widest vectors, then for narrower ones."""
+    def candidates(self) -> Iterator[Listed[PersistentRows] | Listed[RowsOfThreads]]:
+        """Rows of threads where rows were dealt in packs for them; the ways for the widest vectors,
+        then for narrower ones."""
+        length = estimate(self._whole.axis.extent)
+        rows = self._held.rows_at_once(length)
+        if rows and self._pack % rows == 0:
+            yield RowsOfThreads(rows, length).candidate
         yield from distinct(self._ways())
 
     def _ways(self) -> Iterator[Listed[PersistentRows]]:
@@ -109,21 +144,50 @@ class InnerOuterScheduler:
                 why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
 
-    def apply(self, plan: PersistentRows) -> bool:
+    def apply(self, plan: PersistentRows | RowsOfThreads) -> bool:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
+        if isinstance(plan, RowsOfThreads):
+            return self._apply_staged(plan)
+        self._follow(_loops(self._flow, self._parts, self._each, self._columns, plan))
+        if plan.vector > 1:
+            vectorize_accesses(self._flow, self._partials[0])
+        inline_most(self._flow)
+        return True
+
+    def _apply_staged(self, plan: RowsOfThreads) -> bool:
+        """Walks over the rows through shared memory; False, and the dataflow as it was, where a
+        stage does not fit."""
+        with self._flow.trial() as trial:
+            try:
+                fits = self._staged(plan)
+            except ScheduleError:
+                return False
+            if fits:
+                trial.keep()
+        return fits
+
+    def _staged(self, plan: RowsOfThreads) -> bool:
+        flow = self._flow
+        staged = StagedRows(flow, numel(self._row.operands[0].shape))
+        trips, rows = split(flow, self._each, plan.rows)
+        around = (Loop(self._parts.axis, Parallel.BIDX), Loop(trips.axis))
+        several, threads = split(flow, rows, THREADS_OF_ROWS)
+        own = (several.axis, self._whole.axis)
+        inside = (Loop(threads.axis, Parallel.TIDX), *(Loop(c, Parallel.UNROLL) for c in own))
+        self._follow((*around, *inside))
+        return staged.bind(around, rows.axis, self._whole.axis, plan.vector, THREADS_OF_ROWS)
+
+    def _follow(self, loops: tuple[Loop, ...]) -> None:
+        """Lets all stages that vary from row to row run along these loops."""
         flow, row, partial = self._flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
-        set_loops(flow, partial, _loops(flow, self._parts, self._each, self._columns, plan))
-        blocks = partial.loops[0].axis
+        set_loops(flow, partial, loops)
+        blocks = loops[0].axis
         transform_like(flow, partial, align=True)
         for s in computed(flow.stages):
             along = not s.is_virtual and flow.graph.depends(self._kept.axis, s.frame.domain)
             if (along or s in self._partials) and (not s.loops or s.loops[0].axis is not blocks):
                 raise ScheduleError(f"{s.name} cannot run along the rows of {partial.name}")
-        if plan.vector > 1:
-            vectorize_accesses(flow, partial)
-        inline_most(flow)
-        return True
 
 
 def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
@@ -132,6 +196,11 @@ def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     )
     values = (("vector", way.vector), ("threads", way.threads), ("rows", way.side_by_side))
     return Candidate(what, Params("rows", values, min_blocks=way.blocks), way)
+
+
+def _pack(flow: Dataflow) -> int:
+    """Neighbouring rows that stay together in all partitions of the rows."""
+    return math.gcd(*(s.op.partition.pack for s in flow.stages if isinstance(s.op, Parts)))
 
 
 def _moves_in_rows(flow: Dataflow) -> list[Stage]:

@@ -17,27 +17,35 @@ from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import MatMul, Permute, Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.memory import Memory
+from fusewright.schedule.copies import put_first
 from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
-from fusewright.schedule.heuristics.common import vectorize_accesses
+from fusewright.schedule.heuristics.common import numel, vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
+    DEPTH_NBYTES,
     STAGED_ITEMSIZE,
     ProductPlan,
     Sizes,
+    in_split_clusters,
     menu_plans,
     with_splits,
 )
+from fusewright.schedule.heuristics.product_suffix import Suffix, is_computed, tiles_read
 from fusewright.schedule.heuristics.product_times import (
     ALIKE,
     memory_nbytes,
     ranked_us,
 )
+from fusewright.schedule.heuristics.work import element_instructions
+from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import (
     axis_problem,
     boxed_memory,
+    lies_across,
     lines_of_row,
     strided_operand,
 )
@@ -55,8 +63,10 @@ def sizes_of_product(p: Stage) -> Sizes:
     """The sizes of a product; symbolic ones are estimated."""
     rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
     batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
-    first, second = (lines_of_row(strided_operand(o), itemsize) for o in p.operands)
-    return Sizes(batch, rows, columns, depth, itemsize, (first, second))
+    views = [strided_operand(o) for o in p.operands]
+    first, second = (lines_of_row(view, itemsize) for view in views)
+    down, along = (view is not None and lies_across(view, i) for i, view in enumerate(views))
+    return Sizes(batch, rows, columns, depth, itemsize, (first, second), (down, along))
 
 
 class MatmulScheduler:
@@ -70,26 +80,30 @@ class MatmulScheduler:
             separate_operands(flow, p)
 
     def candidates(self) -> Iterator[Listed[ProductPlan]]:
-        """Tiles in the order of their predicted time; behind them those whose depth blocks share,
-        which have not been timed in kernels with products on a device."""
+        """Tiles in the order of their predicted time; behind them those whose depth blocks share:
+        of seven products on a device one was the fastest so, by a twentieth."""
         problem = self._problem()
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
         plans = [p for p in self._plans() if self._fits(p.rows, p.columns) and self._has_room(p)]
-        alone = [p for p in plans if p.cluster_size == 1]
+        alone = [p for p in plans if p.cluster_size == 1 and not p.ahead]
         shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
-        for p in (*self._ranked(plans), *self._ranked(shared)):
-            apart = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
+        suffix = self._suffix()
+        for p in (*self._ranked(plans, suffix), *self._ranked(shared, suffix)):
+            together = " in a cluster" if p.mode == "cluster" else ""
+            apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
             apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
+            apart += ", inputs of what follows ahead of it" if p.ahead else ""
             what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}"
             yield Candidate(what, p.params, p)
 
     def _plans(self) -> list[ProductPlan]:
         """Those of the menu; of results of unknown sizes in no order, and in no clusters."""
         outputs = sum(_can_stage(self._flow, self._product, y) for y in self._flow.outputs)
+        loaded = sum(x.dtype.nbytes for x, _ in tiles_read(self._flow, self._product))
         first, second = (len({p.operands[i] for p in self._products}) for i in (0, 1))
-        plans = menu_plans(self._sizes(), self._target, (first, second), outputs)
+        plans = menu_plans(self._sizes(), self._target, (first, second), outputs, loaded)
         if None not in map(constant_value, self._product.shape):
             return list(plans)
         depth = self._sizes().depth
@@ -100,6 +114,20 @@ class MatmulScheduler:
             for p in plans
             if p.cluster_size == 1
         ]
+
+    def _suffix(self) -> Suffix:
+        """What is computed of the results, for each place of one."""
+        flow, product = self._flow, self._product
+        forms = fast_forms(flow.stages, consumers_of(flow))
+        behind = [
+            s for s in flow.stages if is_computed(s) and numel(s.shape) == numel(product.shape)
+        ]
+        stored = [y for y in flow.outputs if not _can_stage(flow, product, y)]
+        return Suffix(
+            sum(element_instructions(s, forms.get(s)) for s in behind),
+            sum(x.dtype.nbytes for x, _ in tiles_read(flow, product)),
+            sum(y.dtype.nbytes for y in stored),
+        )
 
     def _has_room(self, plan: ProductPlan) -> bool:
         """Whether the registers of warps that multiply hold what is computed of the sums."""
@@ -116,20 +144,31 @@ class MatmulScheduler:
         extents = (*p.shape, p.operands[0].shape[-1])
         if all(constant_value(e) is not None for e in extents):
             yield from with_splits(plan, self._sizes(), self._target)
+            yield from in_split_clusters(plan, self._sizes(), self._target)
 
-    def _ranked(self, plans: list[ProductPlan]) -> list[ProductPlan]:
+    def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
         """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later; of those
-        that are as fast as the fastest, the one outside of clusters that reads the least, with the
-        fewest blocks to a tile, comes first."""
+        that are as fast as the fastest, the one outside of clusters that reads the least memory
+        comes first; of several, one whose tiles all run at once by its time, others by the lines
+        of their boxes, then the one with the fewest warpgroups, which wait for each other, and the
+        fewest blocks to a tile. Times of plans in one round were measured side by side
+        (`bench.product_sweep`): there they order plans better than lines do; so they do where rings
+        have less room because inputs come ahead."""
         sizes, target = self._sizes(), self._target
-        us = {p: ranked_us(sizes, p, target) for p in plans}
+        us = {p: ranked_us(sizes, p, target, suffix) for p in plans}
         ordered = sorted(plans, key=lambda p: us[p])
         if not ordered:
             return []
         alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
         memory = {p: memory_nbytes(sizes, p, target) for p in alike}
-        first = min(alike, key=lambda p: (p.cluster_size, memory[p], lines[p], p.splits))
+
+        def order(p: ProductPlan) -> tuple[float, ...]:
+            is_in_turn = p.tiles(sizes) > target.multiprocessors and not suffix.loaded
+            read = lines[p] if is_in_turn else round(us[p], 2)
+            return p.cluster_size, memory[p], is_in_turn, read, p.warpgroups, p.splits
+
+        first = min(alike, key=order)
         return [first, *(p for p in ordered if p is not first)]
 
     def _problem(self) -> str | None:
@@ -152,13 +191,13 @@ class MatmulScheduler:
         return sizes_of_product(self._product)
 
     def _fits(self, rows: int, columns: int) -> bool:
-        """Whether rows of the operands' tiles are wide enough for an exchange of chunks."""
+        """Whether rows of the operands' tiles are wide enough for an exchange of chunks, or are
+        whole panels of the widest one."""
         pairs = [(o, x) for p in self._products for o, x in zip(p.operands, (0, 1), strict=True)]
         for o, position in pairs:
-            extent, axis = (rows, columns)[position], position - 2
-            source = strided_operand(o)
-            along = source is not None and fastest_axis(source) == len(o.shape) + axis
-            if along and extent * o.dtype.nbytes % LEAST_EXCHANGE_NBYTES:
+            nbytes, source = (rows, columns)[position] * o.dtype.nbytes, strided_operand(o)
+            whole = LEAST_EXCHANGE_NBYTES if nbytes < DEPTH_NBYTES else DEPTH_NBYTES
+            if source is not None and lies_across(source, position) and nbytes % whole:
                 return False
         return True
 
@@ -173,17 +212,19 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
     product = products[0]
     operands = _operands(s, products)
+    ahead = _ahead(s, product) if plan.ahead else []
+    _read_once(s)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
     whole = [y for y in outputs if plan.staged and _can_stage(s.flow, product.stage, y.stage)]
     staged = [(y, _staged(y)) for y in whole]
     boxed = [y.stage for y, _ in staged]
-    apart = [*(t.stage for t in (*products, *operands)), *boxed]
+    apart = [*(t.stage for t in (*products, *operands, *ahead)), *boxed]
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
     for p in products:
         _tile(p, plan)
     around = (2 if plan.blocks else 1) + (plan.cluster_size > 1)
     inside = around + (plan.splits > 1)
-    s.transform_like(product, [*operands, *(y for y, _ in staged)])
+    s.transform_like(product, [*operands, *ahead, *(y for y, _ in staged)])
     for p in products:
         p.mma(plan.warpgroups)
     for o in operands:
@@ -192,6 +233,9 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
         if plan.stages > 1:
             o.circular_buffer(plan.stages, warp_specialized=True, registers=plan.registers)
         o.inline_at(next(p for p in products if o.stage in p.stage.operands), inside + 1)
+    for o in ahead:
+        o.parallelize(-1, Parallel.BULK)
+        o.parallelize(-2, Parallel.BULK)
     s.transform_like(product, suffix)
     for y, c in staged:
         if plan.staged < plan.columns:
@@ -204,11 +248,30 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
         s.transform_like(c, [t for t in suffix if not t.stage.is_staged])
         for i in (-3, -2, -1):
             c.parallelize(i, Parallel.MMA)
-    vectorize_accesses(s.flow, suffix[-1].stage)
+    vectorize_accesses(s.flow, suffix[-1].stage, [o.stage for o in ahead])
     s.inline_most(suffix)
     for p in products:
         reader = s.flow.consumers(p.stage)[0]
         p.inline_at(ScheduledTensor(s, reader), around)
+    for o in ahead:
+        o.inline_at(ScheduledTensor(s, s.flow.consumers(o.stage)[0]), around)
+    if ahead:
+        put_first(s.flow, [o.stage for o in ahead])
+
+
+def _ahead(s: Schedule, product: ScheduledTensor) -> list[ScheduledTensor]:
+    """Tiles in shared memory of what is read for each place of a product, and registers that each
+    thread reads its part into, once for all functions.
+
+    rewrite:  t = x * 2;  y = p * t   ->   c = copy(x) by boxes;  r = copy(c);
+                                           t = r * 2;  y = p * t
+    """
+    found: list[ScheduledTensor] = []
+    for x, readers in list(tiles_read(s.flow, product.stage)):
+        own = [ScheduledTensor(s, r) for r in readers]
+        found.append(ScheduledTensor(s, x).cache_after(by="bulk", readers=own))
+        found[-1].cache_after()
+    return found
 
 
 def in_registers(product: ScheduledTensor) -> ScheduledTensor:
@@ -264,6 +327,17 @@ def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[Schedule
     return found
 
 
+def _read_once(s: Schedule) -> None:
+    """Holds in registers what several functions behind a product read of memory.
+
+    rewrite:  t = x * 2;  y = x * t   ->   c = copy(x);  t = c * 2;  y = c * t
+    """
+    for x in s.flow.inputs:
+        readers = [r for r in s.flow.consumers(x) if is_computed(r)]
+        if len(readers) > 1:
+            ScheduledTensor(s, x).cache_after(readers=[ScheduledTensor(s, r) for r in readers])
+
+
 def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     """`[.., m, n, k] -> [tiles of a block, BIDx, ClusterX, k/depth, rows, columns, depth]`."""
     tile, cluster = (plan.rows, plan.columns, plan.depth), plan.cluster
@@ -280,8 +354,12 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
 
 def share_depth(product: ScheduledTensor, splits: int, mode: str) -> None:
     """`[tiles, k/depth, ..] -> [BIDy, BIDx{splits}, k/depth/splits, ..]`: blocks sum parts of the
-    depth of one tile, and combine them as `mode` says."""
+    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`."""
     product.split(1, splits, inner=False)
+    if mode == "cluster":
+        product.parallelize(0, Parallel.BIDX).parallelize(1, Parallel.CLUSTERX)
+        product.request_serial_grid_reduction("slices")
+        return
     product.parallelize(0, Parallel.BIDY).parallelize(1, Parallel.BIDX)
     product.request_serial_grid_reduction(mode)
 

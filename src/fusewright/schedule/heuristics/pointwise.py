@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 from fusewright.axes.contiguity import Fit
-from fusewright.core.expr import Int, Var, variables
+from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Concat
 from fusewright.fusion.row_alignment import are_short
@@ -34,7 +33,7 @@ from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE, Target
 
 THREADS = 128
 LARGE_BLOCKS = (256, 512)
@@ -46,6 +45,9 @@ REUSED = 4
 """Vectors of a thread where they need the same elements of small tensors."""
 MAX_APART = 512
 """Blocks between the vectors of a thread that meet the same elements: a megabyte at most."""
+TIMES = {Fit.WORDS: 1, Fit.CUT: 2, Fit.TAKEN: 2, Fit.PIECES: 8}
+"""Accesses to a word of lanes: cut out of two, and, of two rows, two of these, which it takes as
+many instructions again to put together."""
 ROUNDS = 16
 """Rounds of blocks that share small tensors, so that the last, ragged one is a small part."""
 
@@ -134,20 +136,23 @@ class PointwiseScheduler:
 
     def _vectors_a_thread(self, walk: Walk) -> tuple[int, int]:
         """Enough that a thread has `BYTES_IN_FLIGHT` under way, a piece of a join counted for its
-        part of the elements, or that several vectors share what they read of small tensors where
-        that is most of the reading; as long as the grid fills the chip. And how far apart they lie
-        for it."""
+        part of the elements, and of a tensor that several accesses read no more than it has, as
+        each byte comes from memory for one of them; or that several vectors share what they read of
+        small tensors where that is most of the reading; as long as the grid fills the chip. And how
+        far apart they lie for it."""
         size, width = numel(self._reference.shape), walk.width
-        large, whole, small = 0.0, 0, dict[Stage, int]()
+        whole, large_by_tensor, small = 0, dict[Stage, float](), dict[Stage, int]()
         direct = [s for s in self._flow.outputs if any(o.is_input for o in s.operands)]
         for s in dict.fromkeys((*self._held, *direct)):
             own = s.dtype.nbytes * width
             if numel(s.operands[0].shape) * SMALL > size or _is_joined(self._flow, s):
-                large += own * min(1.0, numel(s.shape) / size)
+                source = s.operands[0]
+                asked = large_by_tensor.get(source, 0.0) + own * min(1.0, numel(s.shape) / size)
+                large_by_tensor[source] = min(asked, own * numel(source.shape) / size)
                 whole = max(whole, own)
             else:
                 small[s] = own
-        large = max(large, whole)
+        large = max(sum(large_by_tensor.values()), whole)
         wanted, apart = max(1, round(BYTES_IN_FLIGHT / max(large, 1))), 1
         if sum(n for s, n in small.items() if _period(s, width) == 1) >= 2 * large:
             wanted = REUSED
@@ -246,10 +251,10 @@ class Walk:
     aligned: int = 0
     cut: int = 0
     narrow: int = 0
-    accesses: int = 0
+    accesses: float = 0.0
 
     @property
-    def all_accesses(self) -> int:
+    def all_accesses(self) -> float:
         """Accesses of all threads together."""
         return self.accesses * (estimate(self.loop.axis.extent) // self.width)
 
@@ -261,8 +266,9 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     everywhere, unless rows that are each counted from an aligned address take half of the accesses,
     as where vectors that run from one row into the next read small tensors element by element. Else
     such rows, if then nothing large is read element by element, and half of it in whole words.
-    Beside these, for the model to choose from, what such rows replace, and whole words of the
-    result of which each element is read alone.
+    Rows whose ends take more accesses than lanes that are put together of two rows do not come
+    first. Beside these, for the model to choose from, what such rows replace, and whole words of
+    the result of which each element is read alone.
     """
     flat = merge_all(flow, reference.loops)
     if flat is None:
@@ -272,17 +278,22 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     plain = [_measured(flow, reference, flat, w) for w in widths]
     wide = [w for w in plain if w.is_wide]
     plain_walk = Walk(flat, 1)
-    best = min(wide, key=lambda w: (Fraction(w.accesses, w.width), w.width), default=plain_walk)
+    best = min(wide, key=lambda w: (w.accesses / w.width, w.width), default=plain_walk)
     is_short = are_short(best.width, full) or best.narrow or best.cut
     if full == 1 or not (is_short or best.accesses > best.width):
         return [best]
-    even = [_measured(flow, reference, x, full) for x in even_rows(flow, reference, full)]
+    even = [
+        _measured(flow, reference, x, full, row=x.axis.digits[-1].extent)
+        for x in even_rows(flow, reference, full)
+    ]
     known = _strays(flow, reference, plain[0])
     usable = [w for w in even if not w.narrow and _strays(flow, reference, w) <= known]
     if not is_short:
         return [*[w for w in usable if 2 * w.all_accesses <= best.all_accesses][:1], best]
     wider = max(usable, key=lambda w: w.aligned, default=best)
-    is_first = wider.aligned >= max(wider.cut, best.aligned)
+    is_first = wider.aligned >= max(wider.cut, best.aligned) and (
+        best.width == 1 or wider.all_accesses <= best.all_accesses
+    )
     return list(dict.fromkeys((wider if is_first else best, best, plain[0], wider)))
 
 
@@ -297,8 +308,11 @@ def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:
     return best
 
 
-def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
-    """What a loop over all elements allows."""
+def _measured(
+    flow: Dataflow, reference: Stage, flat: Loop, width: int, *, row: Expr | None = None
+) -> Walk:
+    """What a loop over all elements allows, or one over rows of whole vectors, which have `row`
+    elements and end in vectors that are not full."""
     lane = flow.graph.variable("lane", Int(width))
     with flow.trial():
         reference.loops = split(flow, flat, width)
@@ -307,17 +321,20 @@ def _measured(flow: Dataflow, reference: Stage, flat: Loop, width: int) -> Walk:
     size = numel(reference.shape)
     nbytes = dict.fromkeys(Fit, 0)
     large: list[bool] = []
-    accesses = 0
+    accesses = 0.0
     for a in found:
         elements = min(numel(a.tensor.shape), numel(a.stage.shape))
         fit = a.fit(lane, width)
         accesses += _accesses(a, lane, width, fit)
+        if row is not None and a.tensor is a.stage:
+            accesses += min(1.0, WARP_SIZE * width / estimate(row)) * _in_parts(a, width)
         if elements * SMALL > size:
             nbytes[fit] += elements * a.tensor.dtype.nbytes
         if elements >= size // 2:
             large.append(fit is not Fit.NARROW)
     all_large = bool(large) and all(large)
-    by_fit = (nbytes[Fit.WORDS], nbytes[Fit.CUT] + nbytes[Fit.TAKEN], nbytes[Fit.NARROW])
+    put_together = nbytes[Fit.CUT] + nbytes[Fit.TAKEN] + nbytes[Fit.PIECES]
+    by_fit = (nbytes[Fit.WORDS], put_together, nbytes[Fit.NARROW])
     return Walk(flat, width, all_large, *by_fit, accesses)
 
 
@@ -337,5 +354,11 @@ def _accesses(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> int:
     words = -(-width * a.tensor.dtype.nbytes // MAX_VECTOR_NBYTES)
     if a.tensor is a.stage and words > 1:
         words *= 2
-    several = (Fit.CUT, Fit.TAKEN)
-    return 2 * words if fit in several else words if fit is Fit.WORDS else width
+    return TIMES[fit] * words if fit in TIMES else width
+
+
+def _in_parts(a: GlobalAccess, width: int) -> int:
+    """The stores of a vector that is not full (`kir/choose_lanes`); a warp takes all of them where
+    one of its vectors ends a row."""
+    halves = 2 if width > 4 and width * a.tensor.dtype.nbytes == MAX_VECTOR_NBYTES else 0
+    return halves + width

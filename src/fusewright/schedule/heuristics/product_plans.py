@@ -38,6 +38,8 @@ _MENU = (
     (64, 8, 1),
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
+LEAST_LARGE = 128 * 128
+"""Sums of a tile that its boxes do not hold up: others are chosen for what they copy."""
 LARGE_TILE = 128 * 192
 """Of two warpgroups or three: accumulators that an equal share of the registers does not hold
 well."""
@@ -56,6 +58,8 @@ STAGED_COLUMNS = (128, 64)
 """Of a result that leave through shared memory together, where they divide a tile's."""
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
+AHEAD_UNIT = 32
+"""Columns of an input that comes ahead: the rows of boxes are multiples of 32 bytes."""
 STAGED_ITEMSIZE = 2
 """Bytes of a value that leaves through shared memory."""
 BARRIERS_NBYTES = 1024
@@ -64,6 +68,8 @@ MAX_GROUP = 32
 CLUSTERS = (2,)
 """Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
 of 132 multiprocessors surely hold some."""
+SPLIT_CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that share a depth: they divide the threads of a warpgroup."""
 LEAST_TRIPS = 8
 """Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
 MOST_WORKSPACE = 0.1
@@ -77,11 +83,13 @@ class ProductPlan:
     together, 0 where threads store them. Tiles run in groups of `group` rows of tiles, every other
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
-    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says.
+    there are `splits` sum parts of the depth of one tile, and combine them as `mode` says: as
+    "cluster" through the shared memory of one, else through scratch in global memory.
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
-    rows of clusters."""
+    rows of clusters. Inputs of `ahead` bytes for each place of the result come by boxes before what
+    is computed with them."""
 
     rows: int
     columns: int
@@ -97,6 +105,7 @@ class ProductPlan:
     mode: str = "slices"
     promoted: bool = False
     cluster: tuple[int, int] = (1, 1)
+    ahead: int = 0
 
     def tiles(self, sizes: Sizes) -> int:
         """The tiles of a product of these sizes, in whole clusters."""
@@ -106,8 +115,13 @@ class ProductPlan:
 
     @property
     def cluster_size(self) -> int:
-        """The blocks of a cluster, 1 where there are none."""
+        """The blocks of a cluster with tiles of their own, 1 where there are none."""
         return math.prod(self.cluster)
+
+    @property
+    def blocks_together(self) -> int:
+        """The blocks that start together, as a cluster: 1 where there are none."""
+        return self.splits if self.mode == "cluster" else self.cluster_size
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -137,6 +151,8 @@ class ProductPlan:
             ("serpentine", int(self.serpentine)),
             ("blocks", self.blocks),
         )
+        if self.ahead:
+            values += (("ahead", self.ahead),)
         if self.splits > 1:
             values += (("splits", self.splits), ("mode", self.mode))
         if self.cluster_size > 1:
@@ -147,7 +163,8 @@ class ProductPlan:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Of a product: matrices, rows, columns, pairs that an element sums, and bytes of a value. Of
-    each operand the lines that a row of a box touches, 1 where rows begin at lines."""
+    each operand the lines that a row of a box touches, 1 where rows begin at lines, and whether it
+    lies across: contiguous along the rows or columns of the result, not along the depth."""
 
     batch: int
     rows: int
@@ -155,6 +172,7 @@ class Sizes:
     depth: int
     itemsize: int = 2
     lines: tuple[float, float] = (1.0, 1.0)
+    across: tuple[bool, bool] = (False, False)
 
     @property
     def pairs(self) -> int:
@@ -168,16 +186,43 @@ class Sizes:
 
 
 def menu_plans(
-    sizes: Sizes, target: Target, operands: tuple[int, int] = (1, 1), outputs: int = 1
+    sizes: Sizes,
+    target: Target,
+    operands: tuple[int, int] = (1, 1),
+    outputs: int = 1,
+    loaded: int = 0,
 ) -> Iterator[ProductPlan]:
-    """Every tile of the menu whose sums fit the registers, and the same in clusters, for products
-    of so many first and second operands, of which they share one, and so many results that leave by
-    boxes."""
-    for tile in _MENU:
-        plan = _with_ring(tile, sizes, operands, outputs, target)
-        if _holds(plan):
-            yield in_order(plan, sizes, target)
-            yield from _in_clusters(plan, sizes, target)
+    """Every tile of the menu whose sums fit the registers, one between its widths where that saves
+    a part of a round, and the same in clusters, for products of so many first and second operands,
+    of which they share one, and so many results that leave by boxes. Inputs of `loaded` bytes for
+    each place of the result come ahead, or when they are needed."""
+    for tile in (*_MENU, *_between(sizes, target)):
+        for ahead in (loaded, 0) if loaded and tile[1] % AHEAD_UNIT == 0 else (0,):
+            plan = _with_ring(tile, sizes, operands, outputs, target, ahead)
+            if _holds(plan) and (not ahead or _has_memory(plan, operands, outputs, target)):
+                yield in_order(plan, sizes, target)
+                yield from _in_clusters(plan, sizes, target)
+
+
+def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
+    """The width between those of the large tiles with which all rounds of tiles together have the
+    fewest sums, where those are fewer than with any of these: of 4100 x 4100 tiles of 128 x 256
+    take five rounds for 4.25, those of 128 x 208 five for 5. Where the second operand lies across a
+    tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
+    if sizes.across[1]:
+        return []
+
+    def sums(tile: tuple[int, int, int]) -> int:
+        rows, columns, _ = tile
+        tiles = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
+        return rows * columns * -(-tiles // target.multiprocessors)
+
+    large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
+    rows, widest, warpgroups = large[0]
+    narrowest = min(columns for r, columns, _ in large if r == rows)
+    widths = range(widest - STAGED_UNIT, narrowest, -STAGED_UNIT)
+    tile = min(((rows, c, warpgroups) for c in widths), key=sums)
+    return [tile] if sums(tile) < min(map(sums, large)) else []
 
 
 def _with_ring(
@@ -186,9 +231,11 @@ def _with_ring(
     operands: tuple[int, int],
     outputs: int,
     target: Target,
+    ahead: int = 0,
 ) -> ProductPlan:
     """A tile with as many stages as memory has room for, and a block has steps, beside as many
-    columns of results as then have room, too. Where blocks take several tiles, the ring goes on
+    columns of results as then have room, too, and inputs of so many bytes for each place that come
+    `ahead`. Where blocks take several tiles, the ring goes on
     from one to the next, so that the boxes of short depths are under way while others are
     multiplied."""
     rows, columns, warpgroups = tile
@@ -198,7 +245,7 @@ def _with_ring(
     steps = -(-sizes.depth // depth) * -(-tiles // target.multiprocessors)
 
     def stages(staged: int) -> int:
-        used = BARRIERS_NBYTES + outputs * rows * staged * STAGED_ITEMSIZE
+        used = BARRIERS_NBYTES + rows * (columns * ahead + outputs * staged * STAGED_ITEMSIZE)
         return max(1, min((target.shared_nbytes_per_block - used) // stage, steps, MAX_STAGES))
 
     options = _staged_columns(columns) if outputs else [0]
@@ -206,8 +253,16 @@ def _with_ring(
     promoted = is_promoted(sizes.itemsize)
     return ProductPlan(
         rows, columns, depth, warpgroups, stages(staged), staged, products=max(operands),
-        promoted=promoted,
+        promoted=promoted, ahead=ahead,
     )  # fmt: skip
+
+
+def _has_memory(plan: ProductPlan, operands: tuple[int, int], outputs: int, target: Target) -> bool:
+    """Whether a ring stands beside results and what comes ahead in shared memory."""
+    ring = plan.stages * DEPTH_NBYTES * (plan.rows * operands[0] + plan.columns * operands[1])
+    staged = outputs * plan.staged * STAGED_ITEMSIZE
+    used = BARRIERS_NBYTES + ring + plan.rows * (plan.columns * plan.ahead + staged)
+    return used <= target.shared_nbytes_per_block
 
 
 def _staged_columns(columns: int) -> list[int]:
@@ -216,7 +271,10 @@ def _staged_columns(columns: int) -> list[int]:
     if columns % STAGED_UNIT:
         return [0]
     whole = [columns] if columns % STAGED_COLUMNS[0] else []
-    return whole + [c for c in STAGED_COLUMNS if columns % c == 0]
+    halves = (
+        [columns // 2] if columns > STAGED_COLUMNS[0] and columns % (2 * STAGED_UNIT) == 0 else []
+    )
+    return list(dict.fromkeys([*whole, *halves, *(c for c in STAGED_COLUMNS if columns % c == 0)]))
 
 
 def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
@@ -264,6 +322,24 @@ def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[Pro
     trips = -(-sizes.depth // plan.depth)
     for splits in numbers_of_splits(plan.tiles(sizes), trips, part, sizes, target):
         yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
+
+
+def in_split_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by the blocks of a cluster, beside whose rings the
+    parts of all of them have room: of so many blocks as share the threads' sums equally, and have
+    enough of the depth each, where all clusters run at once: of 36 measured plans in several rounds
+    32 took longer than whole tiles (one H100, 2026-11-25, `bench.product_sweep`)."""
+    trips = -(-sizes.depth // plan.depth)
+    parts = 4 * plan.rows * plan.columns * plan.products
+    room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
+    stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
+    for n in SPLIT_CLUSTERS:
+        stages = min(room // stage, -(-trips // n), MAX_STAGES)
+        fits = n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1
+        if fits and plan.tiles(sizes) <= target.clusters_at_once(n):
+            yield replace(
+                plan, splits=n, mode="cluster", stages=stages, blocks=0, staged=0, serpentine=False
+            )
 
 
 def numbers_of_splits(

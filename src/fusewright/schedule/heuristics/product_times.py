@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, menu_plans, with_splits
 from fusewright.schedule.heuristics.product_steps import Step, step_clocks
+from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
 KEPT = 64
@@ -19,26 +20,35 @@ off in the root mean square (`bench.product_fit`). Of nine measured plans in clu
 faster than the same one without by more than the noise (notes/products.md)."""
 
 
-def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
-    """Microseconds of a launch: rounds of tiles, each so many steps and what stands around them;
-    beside that what both operands take from memory, which overlaps as everywhere in the cost
-    model."""
+def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
+    """Microseconds of a launch: rounds of tiles, each so many steps and what stands around them,
+    the `suffix` among that; beside it what boxes of operands and inputs take from memory, which
+    they overlap less than loads do. Blocks of a cluster begin and leave together; those that share
+    a depth get the parts of a tile there as they get boxes."""
     known = target.calibration
-    at_once = target.clusters_at_once(plan.cluster_size) * plan.cluster_size
+    at_once = target.clusters_at_once(plan.blocks_together) * plan.blocks_together
     blocks = plan.tiles(sizes) * plan.splits
     rounds = -(-blocks // at_once)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
     busy = min(1.0, blocks / at_once)
     clocks = step_clocks(step_of(sizes, plan), busy, target).most
     own = rounds * steps * clocks / target.clock_mhz
-    memory = memory_nbytes(sizes, plan, target)
+    places = sizes.batch * sizes.rows * sizes.columns
+    memory = memory_nbytes(sizes, plan, target) + places * plan.ahead
     memory /= target.memory_nbytes_per_us * known.box_read_share
-    together = (own**known.overlap + memory**known.overlap) ** (1 / known.overlap)
-    sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
-    around = known.launch_us + rounds * known.tile_us
-    if plan.cluster_size > 1:  # its blocks meet before the first copy, and before they leave
-        around += known.cluster_exchange_us
-    return around + together + combine_us(plan.splits, sums, target)
+    together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
+    threads = plan.warpgroups * WARPGROUP_SIZE
+    exposed = exposed_us(
+        plan.rows * plan.columns, threads, suffix, ahead=plan.ahead > 0, target=target
+    )
+    around = known.launch_us + rounds * (known.tile_us + exposed)
+    if plan.blocks_together > 1:
+        around += known.box_cluster_us * (1 if plan.blocks else rounds)
+    sums = plan.rows * plan.columns * plan.products
+    if plan.mode == "cluster":
+        lines = 4 * sums / LINE_NBYTES
+        return around + together + rounds * known.box_line_clocks * lines / target.clock_mhz
+    return around + together + combine_us(plan.splits, plan.tiles(sizes) * sums, target)
 
 
 def memory_nbytes(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
@@ -78,14 +88,15 @@ def step_of(sizes: Sizes, plan: ProductPlan) -> Step:
     )  # fmt: skip
 
 
-def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
+def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
     """The microseconds by which plans are ranked: with a margin for clusters."""
-    return predicted_us(sizes, plan, target) * (IN_CLUSTERS if plan.cluster_size > 1 else 1.0)
+    margin = IN_CLUSTERS if plan.blocks_together > 1 else 1.0
+    return predicted_us(sizes, plan, target, suffix) * margin
 
 
 def combine_us(splits: int, sums: int, target: Target) -> float:
-    """Microseconds in which blocks leave each other so many parts of the sums of all tiles, and
-    read them; none where no blocks share a depth."""
+    """Microseconds in which blocks leave each other so many parts of the sums of all tiles in
+    memory, and read them; none where no blocks share a depth."""
     if splits == 1:
         return 0.0
     # All parts of a tile are there behind one hop, and read behind another.
@@ -93,10 +104,12 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
 
 
 @lru_cache(maxsize=KEPT)
-def least_us(sizes: Sizes, target: Target) -> float:
-    """Microseconds of a product with the tile that ranks first, alone or in clusters."""
-    plans = menu_plans(sizes, target)
-    return predicted_us(sizes, min(plans, key=lambda p: ranked_us(sizes, p, target)), target)
+def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN) -> float:
+    """Microseconds of a product and what is computed of it with the tile that ranks first, alone or
+    in clusters."""
+    plans = menu_plans(sizes, target, outputs=int(not suffix.stored), loaded=suffix.loaded)
+    first = min(plans, key=lambda p: ranked_us(sizes, p, target, suffix))
+    return predicted_us(sizes, first, target, suffix)
 
 
 @lru_cache(maxsize=KEPT)

@@ -11,6 +11,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Loop, Stage
+from fusewright.schedule.heuristics.common import numel
 from fusewright.schedule.heuristics.product_steps import Step
 from fusewright.schedule.products import (
     blocks_that_share,
@@ -24,11 +25,14 @@ from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, mma_per_clock
 @dataclass(frozen=True, slots=True)
 class ProductWork:
     """Of a block: the tiles of the result that it makes, the steps of all of them, each a tile of
-    the depth, and what a step takes."""
+    the depth, and what a step takes; bytes that threads load and store for the places of a tile
+    behind its last step."""
 
     tiles: int
     steps: int
     step: Step
+    loaded_nbytes: float = 0.0
+    stored_nbytes: float = 0.0
 
 
 def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
@@ -63,7 +67,12 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
         warpgroups=threads // WARPGROUP_SIZE,
     )
     tiles = _extent(x for x in serial if not flow.graph.depends(x.axis, reduced))
-    return ProductWork(tiles, _extent(serial), step)
+    moved = [s for s in stages if not s.is_mma and not s.boxed]
+    whole = numel(first.shape)
+    read = {o.stored: o for s in moved for o in s.operands if o.stored.memory is Memory.GLOBAL}
+    loaded = sum(o.dtype.nbytes for o in read.values() if numel(o.shape) == whole)
+    stored = sum(s.dtype.nbytes for s in moved if s.memory is Memory.GLOBAL)
+    return ProductWork(tiles, _extent(serial), step, sums * loaded, sums * stored)
 
 
 def _extent(loops: Iterable[Loop]) -> int:

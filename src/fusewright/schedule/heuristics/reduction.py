@@ -41,6 +41,7 @@ from fusewright.schedule.heuristics.reduction_facts import (
 )
 from fusewright.schedule.heuristics.reduction_plans import ReductionPlan, candidates
 from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
+from fusewright.schedule.heuristics.tiled_reduction import TiledReduction, TiledReductionPlanner
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -76,14 +77,21 @@ class ReductionScheduler:
         relate(flow, self._reference)
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
+        kept = merge_all(flow, by_stride(flow, self._reference.frame.output))
+        self._tiled = TiledReductionPlanner(flow, self._reference, kept, reduced, target)
         self._kept = padded_kept(flow, self._reference, reduced)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
         self._begins_anywhere = self._reduced is not reduced
 
-    def candidates(self) -> Iterator[Listed[ReductionPlan] | Listed[ShortRows]]:
+    def candidates(
+        self,
+    ) -> Iterator[Listed[ReductionPlan] | Listed[ShortRows] | Listed[TiledReduction]]:
         """Where rows are held and how threads share them, in the order of the rules."""
         yield from self._short.candidates()
         rows = facts_of(self._flow, self._reference, self._kept, self._reduced, self._copies)
+        yield from self._tiled.candidates(
+            inner=rows.inner, is_read_again=rows.is_read_again, neighbours=rows.neighbours
+        )
         yield from candidates(replace(rows, is_skewed=self._is_skewed()), self._target)
 
     def _is_skewed(self) -> bool:
@@ -91,8 +99,10 @@ class ReductionScheduler:
         kept, reduced = self._reference.frame.output, self._reduced
         return reduced is not None and self._flow.graph.is_moved_by(reduced.axis, kept)
 
-    def apply(self, plan: ReductionPlan | ShortRows) -> bool:
+    def apply(self, plan: ReductionPlan | ShortRows | TiledReduction) -> bool:
         """Places copies, separates what must not be kept, and binds the loops."""
+        if isinstance(plan, TiledReduction):
+            return self._tiled.apply(plan)
         if isinstance(plan, ShortRows):
             return self._short.apply(plan)
         flow, reference, copies = self._flow, self._reference, self._copies

@@ -41,6 +41,8 @@ LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
 """Threads whose vectors fill a line of a row. Of columns in shared memory, measured on an H200 on
 2026-11-23, a quarter of a line a row reaches 0.4 of a copy, half of one 0.57, whole lines 0.8."""
 RESIDENT_THREADS = 1024
+ROUNDS = 2
+"""Times that blocks fill the chip, so that it does not wait for the last of them."""
 WORKSPACE_NBYTES = 2048
 """Shared memory of a block beside the rows it holds: workspaces and what the system takes."""
 
@@ -459,8 +461,23 @@ def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
     while vector > 1 and columns < vector * kept * target.multiprocessors // 4:
         vector //= 2
     crowded = columns >= vector * kept * target.multiprocessors
-    down = min(16 if crowded else MAX_THREADS // kept, power_of_two(rows.columns // 4))
-    return vector, kept, down
+    most = min(16 if crowded else MAX_THREADS // kept, power_of_two(rows.columns // 4))
+    return vector, kept, _down(rows, vector, most, target)
+
+
+def _down(rows: ReductionFacts, vector: int, most: int, target: Target) -> int:
+    """Threads down the columns: as few as fill the chip, since each of them exchanges the sums of
+    all its columns with the others; of columns that are needed again as many as hold them beside
+    what is computed of them, if that takes no more than `most`."""
+    threads = ROUNDS * target.threads_per_sm * target.multiprocessors
+    down = min(most, power_of_two(threads * vector // rows.rows))
+    while down < most and rows.is_read_again:
+        elements = -(-rows.columns // down) * vector
+        held = elements * max(rows.held, 1)
+        if elements <= FEW_ELEMENTS_PER_THREAD and held <= PERSISTENT_BYTES_PER_THREAD:
+            break
+        down *= 2
+    return down
 
 
 def power_of_two(n: int) -> int:

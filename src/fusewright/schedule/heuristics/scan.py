@@ -191,8 +191,8 @@ class ScanScheduler:
             return False
         set_loops(flow, reference, loops)
         transform_like(flow, reference, align=True)
-        block, thread, line = (x.axis for x in loops)
-        return staged.bind(block, thread, line, plan.vector)
+        block, thread, line = loops
+        return staged.bind((block,), thread.axis, line.axis, plan.vector)
 
 
 def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:

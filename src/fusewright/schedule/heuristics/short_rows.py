@@ -218,8 +218,8 @@ class ShortRowsPlanner:
         staged = StagedRows(flow, self._length * numel(self._reference.shape))
         self._set_loops(plan.rows)
         assert self._inner is not None
-        block, thread = (x.axis for x in self._reference.loops[:2])
-        return staged.bind(block, thread, self._inner.axis, plan.vector)
+        block, thread = self._reference.loops[:2]
+        return staged.bind((block,), thread.axis, self._inner.axis, plan.vector)
 
 
 def _is_at_memory(s: Stage) -> bool:

@@ -48,15 +48,23 @@ class StagedRows:
         self._emptied = [tile_before(flow, y)[1] for y in stores]
         self._moving = [*(far for far, _, _ in loads), *self._filled, *stores]
 
-    def bind(self, block: AxisClass, rows: AxisClass, row: AxisClass, vector: int) -> bool:
-        """Lets all threads of a block move its rows in vectors, and inlines all stages; the loops
-        of those that compute are set before. False where rows do not lie so."""
+    def bind(
+        self,
+        around: tuple[Loop, ...],
+        rows: AxisClass,
+        row: AxisClass,
+        vector: int,
+        nthreads: int = THREADS,
+    ) -> bool:
+        """Lets all threads of a block move its rows in vectors, `around` which are the loops over
+        blocks and over what each of them takes at a time, and inlines all stages; the loops of
+        those that compute are set before. False where rows do not lie so."""
         flow, tiles = self._flow, (*self._filled, *self._emptied)
         whole = flow.graph.merge(rows, row)
         vectors, lanes = flow.graph.split(whole, vector)
-        trips, threads = flow.graph.split(vectors, THREADS)
+        trips, threads = flow.graph.split(vectors, nthreads)
         walk = (
-            Loop(block, Parallel.BIDX),
+            *around,
             Loop(threads, Parallel.TIDX),
             Loop(trips, Parallel.UNROLL),
             Loop(lanes, Parallel.UNROLL),
@@ -72,5 +80,5 @@ class StagedRows:
             set_allocation(flow, tile, (whole,))
         inline_most(flow)
         for tile in tiles:
-            inline_to(flow, {tile: min(tile.inline_depth, 1)})
+            inline_to(flow, {tile: min(tile.inline_depth, len(around))})
         return not any(misplaced(flow))

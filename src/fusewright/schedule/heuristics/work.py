@@ -122,7 +122,9 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         lines=sum(r.lines for own in asked.values() for r in own),
         narrow=launched * sum(map(_narrow, own)),
         shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
-        through_shared=sum(map(_through_shared, own)) + sum(w.through_shared for w in by_warps),
+        through_shared=sum(map(_through_shared, own))
+        + sum(w.through_shared for w in by_warps)
+        + exchanges.through_shared,
         exchanges=exchanges.across,
         lane_exchanges=exchanges.between_lanes,
         loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
@@ -395,7 +397,7 @@ def _instructions(
     for s in stages:
         own = asked.get(s, ())
         addresses = sum(r.instructions for r in own)
-        computing += shares[s] * _trips(s) * _weight(s, forms.get(s))
+        computing += shares[s] * _trips(s) * element_instructions(s, forms.get(s))
         addressing += shares[s] * (_accesses(s) + addresses) + sum(r.conditions for r in own)
     return computing, addressing
 
@@ -418,7 +420,7 @@ def _narrow(s: Stage) -> float:
     return sum(_trips(s) / width for width in narrow) * warps(_own_threads(s))
 
 
-def _weight(s: Stage, form: str | None) -> float:
+def element_instructions(s: Stage, form: str | None) -> float:
     """Instructions to compute one element, by a faster form of its function if there is one."""
     match s.op:
         case Pointwise(fn="cast") if _is_free(s.operands[0].dtype, s.dtype):

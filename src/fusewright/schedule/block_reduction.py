@@ -1,0 +1,50 @@
+"""How the partial results of a block meet, in plain numbers: what lowering writes, models count.
+
+Lanes of a warp exchange by shuffles. What then is left of a group, a partial for each warp or part
+of one, goes through shared memory. Where a thread has many values to reduce, the threads of a group
+share them: each adds up the partials of some, and a second barrier stands before all load the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LEAST_SHARED = 4
+"""Reductions of one kind, and warps, from which threads add up a part each for all others: one more
+barrier, but each partial is loaded once."""
+DIRECT_LOADS = 8
+"""Partials that each thread loads itself, instead of a share and a butterfly; also the most
+statements written out before a loop takes their place."""
+
+
+def are_shared_out(values: int, lanes: int, partials: int) -> bool:
+    """Whether the threads of a group share `values` reductions of one kind: each adds up some of
+    them for all. `lanes` of a warp hold each of the `partials` of a group."""
+    return lanes == 1 and min(values, partials) >= LEAST_SHARED
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What a thread does to reduce values with others: its instructions, the elements that it
+    writes to, and reads from, shared memory, and the barriers in between."""
+
+    instructions: float
+    through_shared: float
+    barriers: int
+
+
+def meeting(values: int, lanes: int, partials: int) -> Meeting:
+    """Of `values` reductions in groups of `partials` times `lanes` threads, the latter of one warp.
+    A step between lanes is a shuffle and an operation, a partial a load and an operation."""
+    within = 2 * math.log2(lanes)
+    if partials == 1:
+        return Meeting(values * within, 0.0, 0)
+    if are_shared_out(values, lanes, partials):
+        own = -(-values // partials)
+        moved = 2 * values + own * (partials + 1)
+        return Meeting(moved + own * partials, moved, 2)
+    loads = partials if partials <= DIRECT_LOADS or lanes == 1 else -(-partials // lanes)
+    across = 0.0 if loads == partials else within
+    each = within + 1 + 2 * loads + across
+    return Meeting(values * each, values * (1 / lanes + loads), 1)

@@ -1,0 +1,80 @@
+"""What is computed of a product's sums before they leave the kernel: facts of it, and the time that
+nothing is multiplied for it.
+
+Warps that multiply compute with their own sums, so what stands behind the last step of a tile is
+not hidden behind products. Inputs that have an element for each place of the result may come by
+boxes, ahead of that; else threads wait for them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fusewright.fusion.ir import Pointwise
+from fusewright.fusion.strided import box_problem, fastest_axis
+from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.products import strided_operand
+from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, WORD_NBYTES, Target
+
+WORDS_UNDER_WAY = 16
+"""Of loads that a thread has under way beside its sums: ptxas 13.0 keeps 13 of 64 beside 128."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suffix:
+    """For each place of the result: instructions of a thread that computes with its sum, bytes of
+    inputs that are `loaded` for it, and bytes of results that threads store (`stored`): those that
+    leave by boxes are not waited for."""
+
+    instructions: float = 0.0
+    loaded: int = 0
+    stored: int = 0
+
+
+PLAIN = Suffix()
+"""A product that leaves by boxes."""
+
+
+def exposed_us(places: int, threads: int, s: Suffix, *, ahead: bool, target: Target) -> float:
+    """Microseconds of a tile of so many places, shared by so many threads, in which nothing is
+    multiplied: instructions, results that threads store, and inputs that do not come `ahead`."""
+    issue = places * s.instructions / (WARP_SIZE * ISSUE_PER_CLOCK * target.clock_mhz)
+    loaded = 0 if ahead else places * s.loaded
+    return issue + moved_us(loaded, places * s.stored, threads, target)
+
+
+def moved_us(loaded: float, stored: float, threads: int, target: Target) -> float:
+    """Microseconds in which the threads of a block load and store so many bytes behind the last
+    step of a tile: their share of memory's bandwidth, as all blocks keep step, and the latency of
+    as many loads as each waits for one after the other."""
+    known = target.calibration
+    waits = loaded / (threads * WORD_NBYTES * WORDS_UNDER_WAY)
+    share = target.memory_nbytes_per_us * known.read_share / target.multiprocessors
+    return waits * known.memory_latency_us + (loaded + stored * known.write_weight) / share
+
+
+def tiles_read(flow: Dataflow, product: Stage) -> Iterator[tuple[Stage, list[Stage]]]:
+    """What boxes can bring for functions of the results, and those functions: inputs, or views of
+    inputs by strides, with an element for each place, whose rows are the rows of the product."""
+    rows = [flow.graph.normal(c) for c in product.frame.output]
+    found: dict[Stage, list[Stage]] = {}
+    for r in flow.stages:
+        if is_computed(r) and [flow.graph.normal(c) for c in r.frame.output] == rows:
+            for o in dict.fromkeys(r.operands):
+                found.setdefault(o, []).append(r)
+    for o, readers in found.items():
+        if _comes_by_boxes(o):
+            yield o, readers
+
+
+def is_computed(s: Stage) -> bool:
+    """Whether a stage is a function of elements, which registers hold."""
+    return isinstance(s.op, Pointwise) and s.op.fn != "copy"
+
+
+def _comes_by_boxes(o: Stage) -> bool:
+    memory = strided_operand(o)
+    if memory is None or fastest_axis(memory) != len(o.shape) - 1:
+        return False
+    return box_problem(memory, o.dtype.nbytes) is None

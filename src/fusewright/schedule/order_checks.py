@@ -1,0 +1,27 @@
+"""Whether a schedule by hand stores results in the orders that are required of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusewright.errors import ScheduleError
+from fusewright.fusion.orders import Order, c_order, strides_in
+from fusewright.fusion.passes.store_in_orders import check_orders
+from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
+
+
+def check_allocation_orders(schedule: HandSchedule, orders: Sequence[Order | None]) -> None:
+    """Raises UserError for what is no order of a result, and ScheduleError where the schedule
+    stores one in another order than is required."""
+    check_orders(schedule.original, orders)
+    for k, (s, required) in enumerate(zip(schedule.flow.outputs, orders, strict=True)):
+        wanted, made = (
+            required or c_order(len(s.shape)),
+            s.allocation_order or c_order(len(s.shape)),
+        )
+        if strides_in(s.shape, wanted) != strides_in(s.shape, made):
+            raise ScheduleError(
+                f"out_layouts requires output {k}, {s.name}, in the order {wanted}, and the "
+                f"schedule stores it in the order {made}; call "
+                f"s[{s.name!r}].set_allocation_order({wanted}), or require {made}"
+            )

@@ -1,0 +1,174 @@
+"""What a replay goes through: the sync events of one block, as each unit of strands comes to them.
+
+Strands that block at the same events make a unit. All of it is found once, for every replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fusewright.kir import ir
+from fusewright.sim.clocks import CLUSTER, Barrier, Columns, Teams, engines_of
+from fusewright.sim.compute import Array
+from fusewright.sim.conflicts import Conflicts
+from fusewright.sim.edges import agents_of
+from fusewright.sim.lives import RemoteWrite
+from fusewright.sim.model import Model
+from fusewright.sim.trace import SyncEvent, Trace, rows_of
+from fusewright.target import WARP_SIZE
+
+_BLOCKING = (
+    ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait, ir.SemaphoreAcquire,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """One sync event of a block: its place among the events, and the strands that take part, with
+    the number of their lanes that do, their mbarriers and parities."""
+
+    at: int
+    above: int
+    below: int
+    statement: ir.Statement
+    strands: Array
+    lanes: Array
+    mbarriers: Array
+    parities: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A point as one unit comes to it: the unit's strands, their places in `point`, and which of
+    them make one warp."""
+
+    point: SyncPoint
+    place: float
+    mine: Array
+    strands: Array
+    warps: Teams
+
+
+@dataclass(slots=True)
+class Replayable:
+    """Blocks, or clusters, that execute the same events with the same syncs: one replay decides
+    for all. `steps` is what each unit executes, `remote` lists the writes to other blocks' shared
+    memory."""
+
+    trace: Trace
+    model: Model
+    agents: Array
+    strands: Array
+    warps: Array
+    blocks: Array
+    sizes: Array
+    points: list[SyncPoint]
+    units: list[Array]
+    steps: list[list[Step]]
+    columns: Columns
+    has_proxy: bool
+    conflicts: list[Conflicts] = field(default_factory=list[Conflicts])
+    remote: dict[RemoteWrite, None] = field(default_factory=dict[RemoteWrite, None])
+
+    @property
+    def nstrands(self) -> int:
+        return len(self.warps)
+
+
+def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayable:
+    """The sync events of one block of a batch, ready for replays by a model's rules."""
+    nstrands = int(strands.max()) + 1
+    first_thread = np.array([int(np.argmax(strands == s)) for s in range(nstrands)])
+    rows = np.array([row])
+    n, t = trace.nblocks, trace.nthreads
+    points: list[SyncPoint] = []
+    for i, e in enumerate(trace.events):
+        if not isinstance(e, SyncEvent):
+            continue
+        mask = rows_of(e.mask, rows, t, n)[0]
+        lanes = np.bincount(strands[mask], minlength=nstrands)
+        who = np.flatnonzero(lanes)
+        if len(who):
+            named = rows_of(e.mbarrier, rows, t, n)[0][first_thread[who]]
+            parity = rows_of(e.parity, rows, t, n)[0][first_thread[who]]
+            points.append(
+                SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
+            )
+    statements = tuple(dict.fromkeys(e.statement for e in trace.events))
+    groups = (s.kind if isinstance(s, ir.AsyncWait) else s.group() for s in statements)
+    kinds = {kind for kind in groups if kind is not None}
+    blocks = first_thread // trace.block_nthreads
+    units = _units(points, nstrands)
+    warps = first_thread // WARP_SIZE
+    in_step = warps if model.warp_sync_stays_in_warp else np.zeros_like(warps)
+    return Replayable(
+        trace,
+        model,
+        agents_of(trace, model),
+        strands,
+        warps,
+        blocks,
+        np.bincount(strands, minlength=nstrands),
+        points,
+        units,
+        [_steps(points, unit, in_step) for unit in units],
+        Columns(
+            nstrands,
+            tuple(sorted(k for kind in kinds for k in engines_of(kind))),
+            _barriers(points, blocks, in_cluster=trace.cluster > 1),
+        ),
+        any(u.in_async_proxy for s in statements for u in s.memory_uses()),
+    )
+
+
+def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
+    """Strands that block at the same events and on the same mbarriers."""
+    blocks: list[list[tuple[int, int]]] = [[] for _ in range(nstrands)]
+    for p in points:
+        if isinstance(p.statement, _BLOCKING):
+            for k, s in enumerate(p.strands):
+                blocks[int(s)].append((p.at, int(p.mbarriers[k])))
+    groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for s, found in enumerate(blocks):
+        groups.setdefault(tuple(found), []).append(s)
+    return [np.array(g) for g in groups.values()]
+
+
+def _steps(points: Sequence[SyncPoint], unit: Array, warps: Array) -> list[Step]:
+    """The points at which some strands of a unit take part; `warps` is the warp of each strand."""
+    found: list[Step] = []
+    for p in points:
+        mine = np.flatnonzero(np.isin(p.strands, unit))
+        if len(mine):
+            strands = p.strands[mine]
+            found.append(Step(p, p.at, mine, strands, Teams.of(strands, warps[strands])))
+    return found
+
+
+def _barriers(
+    points: Sequence[SyncPoint], blocks: Array, *, in_cluster: bool
+) -> dict[Barrier, int]:
+    """A column for each named barrier of each block and each life of an mbarrier, in a cluster also
+    for its making, and one for the barrier of the cluster."""
+    found: dict[Barrier, int] = {}
+    lives: dict[int, int] = {}
+    for p in points:
+        match p.statement:
+            case ir.ClusterArrive() | ir.ClusterWait():
+                found.setdefault(CLUSTER, len(found))
+            case ir.NamedSync() | ir.BarrierArrive():
+                for block in np.unique(blocks[p.strands]).tolist():
+                    found.setdefault(("named", p.statement.barrier, block), len(found))
+            case ir.MbarInit():
+                for byte in p.mbarriers.tolist():
+                    life = lives.get(byte, 0)
+                    lives[byte] = life + 1
+                    found["mbarrier", byte, life] = len(found)
+                    if in_cluster:
+                        found["made", byte, life] = len(found)
+            case _:
+                pass
+    return found

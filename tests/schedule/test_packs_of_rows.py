@@ -1,0 +1,85 @@
+"""Sums of short rows and of their columns: blocks take packs of neighbouring rows through shared
+memory, so that no sector belongs to two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.kir.ir import Load
+from fusewright.kir.traverse import walk_statements
+from fusewright.memory import Memory
+from fusewright.sim.traffic import traffic
+
+ROWS = 541_013
+"""A few more than eight packs of 256 rows for each of two blocks on 132 multiprocessors."""
+
+
+def maxima(x: Any) -> Any:
+    return fw.max(x, axis=-1), fw.max(x, axis=tuple(range(x.ndim - 1)))
+
+
+def weighted(x: Any, w: Any) -> Any:
+    return fw.sum(x * w, axis=-1), fw.sum(x * x * w, axis=0)
+
+
+def backward(dy: Any, x: Any) -> Any:
+    g = fw.sum(dy * x, axis=-1, keepdims=True)
+    return dy - x * g, fw.sum(dy * x, axis=0), fw.sum(dy, axis=0)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str]] = {
+    "odd": (maxima, ((ROWS, 3),), "float32"),
+    "even, no words": (maxima, ((ROWS, 6),), "float32"),
+    "of several axes": (maxima, ((33, 16411, 1, 5),), "float32"),
+    "of halves": (maxima, ((2 * ROWS, 3),), "float16"),
+    "what rows share": (weighted, ((ROWS, 7), (7,)), "float32"),
+    "results as long as rows": (backward, ((ROWS, 5), (ROWS, 5)), "float32"),
+}
+
+
+def _program(name: str) -> tuple[fw.Program, list[np.ndarray]]:
+    fn, shapes, dtype = CASES[name]
+    specs = [fw.TensorSpec(s, dtype) for s in shapes]
+    rng = np.random.default_rng(len(name))
+    arrays = [rng.standard_normal(s).astype(dtype) for s in shapes]
+    return fw.compile(fw.trace(fn, *specs), target="sm_90a"), arrays
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_right_in_the_simulator_and_no_sync_too_many(name: str) -> None:
+    program, arrays = _program(name)
+    assert program.kernels[0].heuristic is not None
+    assert program.kernels[0].heuristic.scheduler == "rows_staged"
+    found = program.simulate(*arrays)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(program.fusion, *arrays), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=1e-4, atol=2e-3
+        )
+    report = fw.verify(program, *arrays)
+    assert not report.missing and not report.redundant
+
+
+@pytest.mark.parametrize("name", ["odd", "of several axes", "of halves"])
+def test_every_sector_is_asked_for_once_in_whole_vectors(name: str) -> None:
+    program, _ = _program(name)
+    kernel = program.kernels[0]
+    widths = {
+        s.width * s.src.dtype.nbytes
+        for s in walk_statements(kernel.ir)
+        if isinstance(s, Load) and s.src.memory is Memory.GLOBAL
+    }
+    assert widths == {16}
+    found = traffic(kernel.ir, kernel.arguments())
+    assert found.byte_ratio <= 1.05 and found.sector_ratio <= 1.05
+
+
+def test_too_few_rows_for_packs_are_dealt_in_turn() -> None:
+    spec = fw.TensorSpec((100_003, 5), "float32")
+    kernel = fw.compile(fw.trace(maxima, spec), target="sm_90a").kernels[0]
+    assert kernel.heuristic is not None and kernel.heuristic.scheduler != "rows_staged"

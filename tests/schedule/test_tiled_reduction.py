@@ -1,0 +1,115 @@
+"""Reductions over tensors that are fast along reduced and along kept axes: one kernel, in which
+tiles in shared memory turn what lies across."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusewright as fw
+from fusewright.dtypes import DType
+from fusewright.kir.ir import Load, Store
+from fusewright.kir.traverse import walk_statements
+from fusewright.memory import Memory
+from fusewright.sim.traffic import traffic
+
+Shape = tuple[int, ...]
+
+
+def mse(axis: int) -> Callable[[Any, Any], Any]:
+    def fn(x: Any, y: Any) -> Any:
+        d = fw.astype(x, "float32") - fw.astype(y, "float32")
+        return fw.mean(d * d, axis=axis)
+
+    return fn
+
+
+def two(x: Any, y: Any) -> Any:
+    return fw.sum(x * y, axis=0), fw.max(x + y, axis=0)
+
+
+def rms(x: Any) -> Any:
+    wide = fw.astype(x, "float32")
+    mean = fw.mean(wide * wide, axis=-1, keepdims=True)
+    return fw.astype(wide * fw.rsqrt(mean + 1e-5), x.dtype)
+
+
+def softmax(x: Any) -> Any:
+    return fw.nn.softmax(x, axis=-1)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Shape, Shape, str, int, str]] = {
+    "along": (mse(0), (520, 1304), (1, 520), "float16", 2, "inner_tiled"),
+    "odd in both": (two, (413, 1001), (1, 413), "float32", 2, "inner_tiled"),
+    "of a batch": (mse(1), (5, 328, 408), (328 * 408, 1, 328), "bfloat16", 2, "inner_tiled"),
+    "down": (mse(1), (8193, 264), (1, 8193), "float16", 2, "outer_tiled"),
+    "rows that are held": (softmax, (3, 520, 96), (520 * 96, 1, 520), "bfloat16", 1, "inner_tiled"),
+    "rows of pairs": (softmax, (1001, 130), (1, 1001), "float32", 1, "inner_tiled"),
+    "kept axes that lie apart": (
+        rms, (47, 31, 3, 512), (1, 47, 1457 * 512, 1457), "float16", 1, "inner_tiled",
+    ),
+}  # fmt: skip
+
+
+def _program(name: str) -> tuple[fw.Program, list[np.ndarray]]:
+    fn, shape, strides, dtype, inputs, _ = CASES[name]
+    specs = [fw.TensorSpec(shape, dtype, strides=strides)]
+    specs += [fw.TensorSpec(shape, dtype)] * (inputs - 1)
+    kind: DType = getattr(fw, dtype)
+    rng = np.random.default_rng(len(name))
+    base = rng.standard_normal(shape).astype(kind.numpy).reshape(-1)
+    steps = [s * kind.nbytes for s in strides]
+    arrays = [np.lib.stride_tricks.as_strided(base, shape, steps)]
+    arrays += [rng.standard_normal(shape).astype(kind.numpy) for _ in range(inputs - 1)]
+    return fw.compile(fw.trace(fn, *specs), target="sm_90a"), arrays
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_kernel_right_in_the_simulator_and_no_sync_too_many(name: str) -> None:
+    program, arrays = _program(name)
+    (kernel,) = program.kernels
+    assert kernel.heuristic is not None and kernel.heuristic.scheduler == CASES[name][-1]
+    assert kernel.resources().spill_stores == 0
+    found = program.simulate(*arrays)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(program.fusion, *arrays), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=1e-2, atol=1e-4
+        )
+    report = fw.verify(program, *arrays)
+    assert not report.missing and not report.redundant
+
+
+@pytest.mark.parametrize("name", ["along", "of a batch", "rows that are held"])
+def test_all_that_is_large_moves_in_words_and_no_bank_is_asked_twice(name: str) -> None:
+    program, _ = _program(name)
+    (kernel,) = program.kernels
+    moved = [
+        (s.width, s.src if isinstance(s, Load) else s.dst)
+        for s in walk_statements(kernel.ir)
+        if isinstance(s, Load | Store)
+    ]
+    large = [(n, b) for n, b in moved if b.memory is Memory.GLOBAL and b.dtype.nbytes == 2]
+    assert large and all(n * b.dtype.nbytes == 16 for n, b in large)
+    found = traffic(kernel.ir, kernel.arguments())
+    assert found.byte_ratio <= 1.05 and found.wavefronts == found.wavefronts_least
+
+
+def test_loads_of_a_tile_are_under_way_before_the_first_barrier_of_a_trip() -> None:
+    program, _ = _program("along")
+    text = program.kernels[0].cuda
+    loop = text[text.index("for (int i0") :]
+    assert loop[: loop.index("bar.sync")].count("fw_load") == 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [((5003, 4096), "no shared memory holds rows with others"), ((5003, 189), "odd rows")],
+)
+def test_other_rows_are_stored_in_the_order_of_the_program_first(shape: Shape, why: str) -> None:
+    spec = fw.TensorSpec(shape, "float16", strides=(1, shape[0]))
+    program = fw.compile(fw.trace(softmax, spec), target="sm_90a")
+    assert not any("tiled" in str(k.heuristic) for k in program.kernels), why
