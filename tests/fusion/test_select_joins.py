@@ -101,3 +101,17 @@ def test_kernels_agree_with_the_oracle(columns: int, dtype: str) -> None:
     np.testing.assert_allclose(
         found.outputs[0].astype("float64"), expected.astype("float64"), tolerance, tolerance
     )
+
+
+def test_reductions_of_one_element_along_the_join_are_read_at_it() -> None:
+    def fn(x: fw.Array) -> fw.Array:
+        total = fw.sum(x, axis=1, keepdims=True)
+        return fw.concat([fw.exp(total * 0.1), total], axis=1)
+
+    def sums(x: fw.Array) -> fw.Array:
+        """An axis of one element that the reductions keep, not one that is added behind them."""
+        total = fw.sum(fw.reshape(x, (6, 5, 1)), axis=1)
+        return fw.concat([fw.exp(total * 0.1), total], axis=1)
+
+    for program in (fn, sums):
+        assert joins(selected(program, S((6, 5), "float32"))) == 0

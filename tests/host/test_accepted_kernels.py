@@ -65,6 +65,24 @@ def gradient_of_rows_at_indices(dy: Any, y: Any, x: Any, at: Any) -> Any:
     return fw.sum(fw.where(found[:, :, None, None], rows, 0), axis=1) * x
 
 
+def copy_beside_a_comparison(x: Any) -> Any:
+    """Both results are transposed, and run along the axes of one read of x."""
+    axes = (0, 2, 3, 1)
+    return fw.permute_dims(fw.copy(x), axes), fw.permute_dims(x <= 1.0, axes)
+
+
+def small_product_beside_a_function_of_it(a: Any, b: Any) -> Any:
+    """The first plan, whole rows that go through shared memory, does not fit; the next one does."""
+    product = fw.matmul(a[:, :, :33].mT, b.mT)
+    return product, fw.nn.relu(product)
+
+
+def gather_beside_what_it_gathers_from(x: Any, at: Any) -> Any:
+    """The rows that are gathered from are a view of what the kernel would compute."""
+    rows = fw.reshape(-fw.exp(x), at.shape)
+    return fw.take_along_axis(rows, at, axis=1) + rows
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
     "weights of the last pass": (row_and_one_more_pass, [S((20000,), "float32")] * 3, 1),
     "unaligned reshape": (reshaped_behind_a_reduction, [S((64, 312), "bfloat16")] * 2, 1),
@@ -77,6 +95,17 @@ CASES: dict[str, tuple[Callable[..., Any], list[fw.TensorSpec], int]] = {
         gradient_of_rows_at_indices,
         [*[S((2, 3, 3, 3), "float32")] * 2, S((4, 3, 3), "float32"), S((2, 3), "int64")],
         1,
+    ),
+    "copy beside a comparison": (copy_beside_a_comparison, [S((2, 96, 7, 7), "float32")], 1),
+    "small product": (
+        small_product_beside_a_function_of_it,
+        [S((3, 33, 41), "bfloat16"), S((3, 200, 33), "bfloat16")],
+        1,
+    ),
+    "gather": (
+        gather_beside_what_it_gathers_from,
+        [S((36,), "float32"), S((9, 4), "int64")],
+        2,  # what is gathered from is stored
     ),
     "join inside of a tile": (
         halves_of_a_transposed_input,

@@ -180,7 +180,8 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Ledger:
-    """Consumes the facts of a table backwards from the targets, each at most once."""
+    """Consumes the facts of a table backwards from the targets, each at most once. `loops`: what
+    the loops give, before anything is consumed."""
 
     lines: Lines
     independence: Independence

@@ -152,12 +152,14 @@ def _copy(g: FusionGroup, number: int) -> FusionGroup:
 
 def meeting_problem(g: FusionGroup, parts: Sequence[FusionGroup]) -> str | None:
     """Why groups that became one could not stay it: an op of one of them may not move what another
-    one computes, nor what was added to them, which it read from memory so far."""
+    one computes, nor what was added to them, which it read from memory so far, in a view or not."""
     for part in parts:
         met = {o for o in part.sources if o in g.members}
         for t in part.members if met else ():
             if met.isdisjoint(t.op.operands):
                 continue
+            if is_view(t):
+                met.add(t)
             if (problem := _move_problem(g, t)) is not None:
                 return problem
             if t in g.frames and (problem := _tie_moved(g, t, g.frames[t])) is not None:

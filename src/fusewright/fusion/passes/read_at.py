@@ -6,7 +6,7 @@ sum(x, axis=1) at i -> i + 1       sum(x at (i + 1, j), axis=1)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 
 from fusewright import dtypes
@@ -67,10 +67,7 @@ class ReadAt:
             narrow = Map(tuple(extents[c] for c in used), tuple(used), by.index)
             self._made[key] = found = self._read(t, narrow)
             found.source = found.source or t.source
-        if len(used) == len(by.at):
-            return self._made[key]
-        axes = tuple(used.index(c) if c in used else None for c in by.at)
-        return build.value(by.shape, t.dtype, Broadcast((self._made[key],), axes))
+        return _along(self._made[key], used, by)
 
     def _read(self, t: Tensor, by: Map) -> Tensor:
         if isinstance(t.op, Iota):
@@ -169,7 +166,17 @@ class ReadAt:
         part = Map(tuple(extents[c] for c in at), tuple(at), tuple(index))
         out = build.reduce(op.fn, self.read(source, part), tuple(axes))
         places = [c for k, c in enumerate(at) if k not in axes]
-        return build.permute(out, [places.index(c) for c in by.at])
+        used = [c for c in by.at if c in places]
+        return _along(build.permute(out, [places.index(c) for c in used]), used, by)
+
+
+def _along(t: Tensor, used: Sequence[Var], by: Map) -> Tensor:
+    """A value with an axis for each of the coordinates `used`, in their order, along all of a
+    map."""
+    if len(used) == len(by.at):
+        return t
+    axes = tuple(used.index(c) if c in used else None for c in by.at)
+    return build.value(by.shape, t.dtype, Broadcast((t,), axes))
 
 
 def _same_places(_: Tensor, by: Map) -> Map:

@@ -126,13 +126,14 @@ def cache_inputs(flow: Dataflow, through: Sequence[Stage] = ()) -> list[Stage]:
     """Reads every input once: a register copy of each input that is computed with.
 
     Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for those in
-    `through`, which read the copy. An input that is an output too is copied there from
-    the same registers as its other users read, so that all run along the same axes. Returns the
-    stages that hold inputs in registers: the copies and the moves.
+    `through`, which read the copy. A copy is one of the users, so that all run along the same axes,
+    but for those that fill tiles of shared memory, which have loops of their own; an input that is
+    only copied is read so already. Returns the stages that hold inputs in registers: the copies and
+    the moves.
     """
     copies: list[Stage] = []
     for s in list(flow.inputs):
-        kept = [r for r in flow.consumers(s) if _is_copy(r) and r in flow.outputs]
+        kept = [r for r in flow.consumers(s) if _is_copy(r) and not _fills_tiles(flow, r)]
         users = [r for r in flow.consumers(s) if r in kept or not _moves(r) or r in through]
         if not s.shape or len(users) == len(kept):
             continue
@@ -173,6 +174,11 @@ def _copies_by_place(flow: Dataflow, copies: Sequence[Stage]) -> list[Stage]:
 
 def _is_copy(s: Stage) -> bool:
     return isinstance(s.op, Pointwise) and s.op.fn == "copy"
+
+
+def _fills_tiles(flow: Dataflow, s: Stage) -> bool:
+    """Whether a copy lies in shared memory, or on the way there."""
+    return any(r.memory is Memory.SHARED for r in (s, *flow.consumers(s)))
 
 
 def _moves(s: Stage) -> bool:
