@@ -18,7 +18,6 @@ GPU: `--save` keeps the programs, `--load` measures them elsewhere, case by case
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
 import statistics
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import fusewright as fw
-from bench.split_products import by_hand
+from bench.split_products import by_hand, write_forms
 from fusewright.frontends.tune import build
 from fusewright.fusion.ir import MatMul
 from fusewright.fusion.passes.slice_products import slice_products
@@ -223,7 +222,7 @@ def main() -> None:
         without = args.without.split(",")
         rows += _measured((m, n, k), ((x, p) for x, p in made if x.get("mode") not in without))
         if args.out is not None:
-            _write(args.out, rows)
+            write_forms(args.out, __doc__ or "", rows)
 
 
 def _made(shape: tuple[int, int, int]) -> Iterator[tuple[dict[str, Any], Program]]:
@@ -391,18 +390,6 @@ def _replayed(graphs: dict[str, tuple[Callable[[], None], int]]) -> dict[str, fl
 def _in_rounds(names: Iterable[str]) -> Iterator[str]:
     """Every name in every round; the first two rounds warm up."""
     return (name for _ in range(ROUNDS + 2) for name in names)
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    from bench.harness import environment
-
-    report = {
-        "date": datetime.date.today().isoformat(),
-        "method": " ".join((__doc__ or "").split()),
-        "environment": environment(),
-        "forms": rows,
-    }
-    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def main() -> None:
             continue
         rows += _measured(case, _loaded(case, args.load) if args.load else list(forms(case)))
         if args.out is not None:
-            _write(args.out, rows)
+            write_forms(args.out, __doc__ or "", rows)
 
 
 def _save(case: Case, folder: Path) -> None:
@@ -204,12 +204,13 @@ def _measured(case: Case, made: list[tuple[str, float, Program]]) -> list[dict[s
     return rows
 
 
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_forms(path: Path, method: str, rows: list[dict[str, Any]]) -> None:
+    """A dated report of forms that were measured on the device at hand."""
     from bench.harness import environment
 
     report = {
         "date": datetime.date.today().isoformat(),
-        "method": " ".join((__doc__ or "").split()),
+        "method": " ".join(method.split()),
         "environment": environment(),
         "forms": rows,
     }

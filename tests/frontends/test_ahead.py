@@ -93,8 +93,10 @@ def test_no_process_is_started_in_vain(why: str, monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(ahead, "LEAST_OPS", 20)
         case _:
             monkeypatch.setenv("FUSEWRIGHT_CACHE", "0")
-    monkeypatch.setattr(subprocess, "Popen", None)
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **_: started.append(args))
     ahead.make_ahead(all_wanted, "")
+    assert started == []
 
 
 START = "import sys\nfrom fusewright.frontends import ahead_worker\n"

@@ -220,19 +220,27 @@ def test_tiles_of_other_widths(columns: int, staged: int, shape: tuple[int, int,
         fw.TensorSpec((n, k), "bfloat16"),
     )
     kernel = _by_hand(fusion, ProductPlan(128, columns, 64, 2, 3, staged, blocks=2))
-    rng = np.random.default_rng(k)
-    x, w = (rng.standard_normal(s).astype(fusion.inputs[0].dtype.numpy) for s in ((m, k), (n, k)))
-    got = kernel.simulate(x, w)
-    assert not got.races
-    (want,) = fw.evaluate(fusion, x, w)
-    np.testing.assert_allclose(
-        np.asarray(got.outputs[0], np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2
-    )
+    _checked(kernel, fusion)
     found = kernel.resources()
     assert found.spill_stores == found.stack_nbytes == 0
 
 
 # --- three warpgroups -----------------------------------------------------------------------------
+
+
+def _checked(kernel: fw.Kernel, fusion: fw.Fusion) -> list[np.ndarray]:
+    """Random operands, of which the kernel and the oracle make the same."""
+    rng = np.random.default_rng(fusion.inputs[0].shape[1].value)
+    arrays = [
+        rng.standard_normal([e.value for e in t.shape]).astype(t.dtype.numpy) for t in fusion.inputs
+    ]
+    got = kernel.simulate(*arrays)
+    assert not got.races
+    (want,) = fw.evaluate(fusion, *arrays)
+    np.testing.assert_allclose(
+        np.asarray(got.outputs[0], np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2
+    )
+    return arrays
 
 
 def _by_hand(fusion: fw.Fusion, plan: ProductPlan) -> fw.Kernel:
@@ -253,14 +261,7 @@ def test_tiles_of_three_warpgroups(cluster: tuple[int, int], shape: tuple[int, i
     )
     plan = in_order(ProductPlan(192, 192, 64, 3, 2, 64, cluster=cluster), Sizes(1, m, n, k), TARGET)
     kernel = _by_hand(fusion, plan)
-    rng = np.random.default_rng(k)
-    x, w = (rng.standard_normal(s).astype(fusion.inputs[0].dtype.numpy) for s in ((m, k), (n, k)))
-    got = kernel.simulate(x, w)
-    assert not got.races
-    (want,) = fw.evaluate(fusion, x, w)
-    np.testing.assert_allclose(
-        np.asarray(got.outputs[0], np.float64), np.asarray(want, np.float64), rtol=2e-2, atol=2e-2
-    )
+    x, w = _checked(kernel, fusion)
     if shape[2] > 2 * plan.depth * plan.stages:  # the ring goes round
         report = fw.verify(kernel, x, w)
         assert not report.missing and not report.redundant

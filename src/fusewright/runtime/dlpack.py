@@ -7,7 +7,7 @@ the array API standard accept).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fusewright.dtypes import DType
 
@@ -63,12 +63,24 @@ def _give_back(address: int) -> None:
     _lent.pop(address, None)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _drop(capsule: int) -> None:
-    """Runs when a capsule dies: one that nobody took over (its name is still the first) is given
-    back."""
-    if _is_valid(capsule, _NAME):
-        _lent.pop(_pointer(capsule, _NAME), None)
+def _dropping(
+    is_valid: Callable[..., int], pointer: Callable[..., int], lent: dict[int, tuple[object, ...]]
+) -> Callable[[int], None]:
+    """What runs when a capsule dies: one that nobody took over (its name is still the first) is
+    given back. It holds all that it needs, as capsules may outlive this module's names when the
+    interpreter ends."""
+    name = _NAME
+
+    def drop(capsule: int) -> None:
+        if is_valid(capsule, name):
+            lent.pop(pointer(capsule, name), None)
+
+    return drop
+
+
+_drop = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_dropping(_is_valid, _pointer, _lent))
+for _kept in (_drop, _give_back):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # capsules call them to the very end
 
 
 def capsule_of(

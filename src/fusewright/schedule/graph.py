@@ -371,10 +371,8 @@ class Dataflow:
 
     def retie(self) -> None:
         """Ties again whatever is not tied yet and brings every stored class to normal form."""
-        for rank in range(TIE_RANKS):
-            for s in self.stages:
-                if _tie_rank(s.op) == rank:
-                    self._tie(s)
+        for s in sorted(self.stages, key=lambda s: _tie_rank(s.op)):
+            self._tie(s)
         for s in self.stages:
             self._normalise(s)
 
@@ -409,9 +407,6 @@ class Dataflow:
             tuple(made[s] for s in self.outputs),
             tuple(made.values()),
         )
-
-
-TIE_RANKS = 4
 
 
 def _tie_rank(op: Op) -> int:
