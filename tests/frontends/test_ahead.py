@@ -62,6 +62,20 @@ def made_here(w: Wanted) -> Program:
         return compile_in_place(w.fusion, w.target, w.donated, out_layouts=w.orders)
 
 
+def starts(monkeypatch: pytest.MonkeyPatch, all_wanted: list[Wanted]) -> int:
+    """How often a process is to be started, none of which starts: the first that fails ends it."""
+    started: list[object] = []
+
+    def start(*args: object, **_: object) -> None:
+        started.append(args)
+        raise OSError("no process is started here")
+
+    with monkeypatch.context() as m:
+        m.setattr(subprocess, "Popen", start)
+        ahead.make_ahead(all_wanted, "")
+    return len(started)
+
+
 def found(w: Wanted) -> Program:
     def make() -> Program:
         raise AssertionError("it is not on disk")
@@ -77,8 +91,7 @@ def test_processes_make_what_this_one_would(monkeypatch: pytest.MonkeyPatch) -> 
         assert [str(k.ir) for k in there.kernels] == [str(k.ir) for k in here.kernels]
         assert str(there.host.stats) == str(here.host.stats)
         assert there.holders == here.holders and there.places == here.places
-    monkeypatch.setattr(subprocess, "Popen", None)
-    ahead.make_ahead(all_wanted, "")  # nothing is missing: no process is started
+    assert starts(monkeypatch, all_wanted) == 0  # nothing is missing
 
 
 @pytest.mark.parametrize("why", ["one program", "one thread", "little work", "no cache"])
@@ -93,10 +106,11 @@ def test_no_process_is_started_in_vain(why: str, monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(ahead, "LEAST_OPS", 20)
         case _:
             monkeypatch.setenv("FUSEWRIGHT_CACHE", "0")
-    started: list[object] = []
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **_: started.append(args))
-    ahead.make_ahead(all_wanted, "")
-    assert started == []
+    assert starts(monkeypatch, all_wanted) == 0
+
+
+def test_a_process_is_started_for_two_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert starts(monkeypatch, [wanted(c) for c in ("softmax", "order")]) == 1
 
 
 START = "import sys\nfrom fusewright.frontends import ahead_worker\n"
