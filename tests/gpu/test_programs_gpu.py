@@ -113,15 +113,20 @@ def test_legal_under_graph_capture(fn) -> None:
     assert_close(y, f(x), 1e-5)
 
 
-def test_inference_mode_is_served_and_lost_gradients_are_refused() -> None:
+def test_inference_mode_is_served_and_gradients_flow_or_are_refused() -> None:
     f = fw.fuse(softmax, device="cuda")
     x = normal(16, 64).requires_grad_()
     with torch.inference_mode():
         assert_close(f(x), torch.softmax(x, -1))
     with torch.no_grad():
         assert_close(f(x), torch.softmax(x, -1))
+    weights = normal(16, 64)
+    (found,) = torch.autograd.grad((f(x) * weights).sum(), x)
+    (want,) = torch.autograd.grad((torch.softmax(x, -1) * weights).sum(), x)
+    assert_close(found, want)
+    program = fw.compile(fw.trace(softmax, fw.TensorSpec((16, 64), "float32")))
     with pytest.raises(UserError, match="require gradients"):
-        f(x)
+        program(x)
 
 
 @pytest.mark.parametrize(

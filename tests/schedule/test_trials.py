@@ -175,3 +175,20 @@ def test_what_a_trial_finds_is_forgotten_with_it() -> None:
     rated = [c for c in kernel.candidates if isinstance(c, Rated)]
     assert {c.params.scheduler for c in rated} == {"transpose", "pointwise"}
     assert all(c.cost.us < 1e4 for c in rated)
+
+
+def test_a_value_that_a_vector_of_results_needs_whole_stands_behind_what_it_needs() -> None:
+    """`probe` is stored in a vector and read by what decides about it, so that it needs loops of
+    its own between those of `end`, which both sides read."""
+
+    def ranks(x: fw.Array) -> fw.Array:
+        at = fw.broadcast_to(fw.arange(4096, dtype="int32"), (3, 4096))
+        end = fw.minimum(at // 7, 512)
+        low = at - end
+        probe = low + 8
+        first = fw.take_along_axis(x, probe, axis=1)
+        found = first <= fw.take_along_axis(x, at + end - probe, axis=1)
+        return fw.where(found, probe, low)
+
+    program = fw.compile(fw.trace(ranks, fw.TensorSpec((3, 8192), "float32")))
+    assert len(program.kernels) == 1

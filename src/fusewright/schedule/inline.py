@@ -8,7 +8,6 @@ from fusewright.axes.classes import AxisGraph
 from fusewright.axes.paths import value_of
 from fusewright.core.expr import Expr, Int
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Sort
 from fusewright.memory import Memory
 from fusewright.schedule.edits import edit, inline_to
 from fusewright.schedule.graph import Dataflow, Stage
@@ -169,9 +168,7 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
     ]
     before = [s.inline_depth for s in inlined]
     deepest = [max_depth(flow, s, consumers[s]) for s in inlined]
-    finishing = (s.is_reduction or s.is_mma or isinstance(s.op, Sort) for s in flow.stages)
-    if not inlined or not any(finishing):
-        _set_depths(inlined, deepest)
+    if not inlined:
         build_nest(flow.graph, flow.stages, consumers)
         return
     fitting = 0
