@@ -52,6 +52,21 @@ GROUPS: dict[str, Group] = {
         [((8201, 24), "bfloat16"), ((24,), "float32"), ((24,), "float32")],
         TINY,
     ),
+    "scans of lines that are neighbours in the results only": (
+        lambda x: fw.cumulative_sum(fw.permute_dims(x, (1, 0)), axis=0) * 2,
+        [((70, 301), "float32")],
+        TINY,
+    ),
+    "scans of short lines": (
+        lambda x: fw.cumulative_sum(x * 0.5, axis=1),
+        [((40, 3, 431), "bfloat16")],
+        TINY,
+    ),
+    "means of three odd rows": (
+        lambda x: fw.mean(x, axis=1),
+        [((40, 3, 431), "bfloat16")],
+        TINY,
+    ),
     "one element": (lambda x: x + 1, [((), "float32")], TINY),
     "softmax": (softmax, [((3, 512), "float32")], TARGET),
     "softmax in shared memory": (softmax, [((3, 8000), "float32")], TARGET),

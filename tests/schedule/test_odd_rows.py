@@ -318,3 +318,12 @@ def test_neighbours_in_odd_rows_are_cut_out_of_words() -> None:
     found = kernel.simulate(x, blocks=(0, 1, 2, 3, 4))
     assert found.races == []
     assert np.array_equal(found.outputs[0][0], stencil(x[:1])[0])
+
+
+def test_means_of_few_odd_rows_are_stored_in_whole_words() -> None:
+    """Vectors of results run from one row of 2989 into the next; what they need is put together of
+    two rows of each third of the input, so that no result is stored alone."""
+    spec = fw.TensorSpec((46_575, 3, 2989), "bfloat16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.mean(x, axis=1), spec)).kernels
+    assert kernel.heuristic is not None
+    assert dict(kernel.heuristic.values)["vector"] == 8

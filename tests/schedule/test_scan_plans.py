@@ -109,3 +109,21 @@ def test_lanes_of_a_warp_reduce_in_as_many_steps_as_it_takes() -> None:
     schedule_group(flow, TARGET, rated[0].params)
     assert dict(rated[0].params.values)["reduce_threads"] == 16
     assert exchanges_of(flow) == Exchanges(0, 2, 2 * (2 * 4 + 4))
+
+
+def test_lines_that_lie_across_are_read_in_vectors_by_the_kernel_that_scans_them() -> None:
+    """1581 odd floats a line, each in a row of its own; stored side by side."""
+    spec = fw.TensorSpec((1581, 16384), "float32", strides=(1, 1581))
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.cumulative_prod(x, axis=0), spec)).kernels
+    assert _plan(kernel)["scheduler"] == "scan_columns_across"
+
+
+def test_short_lines_have_all_loads_of_several_under_way() -> None:
+    spec = fw.TensorSpec((1000, 3, 43791), "bfloat16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=1), spec)).kernels
+    assert _plan(kernel)["own"] == 4
+    body = kernel.cuda[kernel.cuda.index('extern "C"') :]
+    loads = [i for i, line in enumerate(body.splitlines()) if "(x + " in line or "= x[" in line]
+    stores = [i for i, line in enumerate(body.splitlines()) if line.lstrip().startswith("t0[")]
+    assert len(loads) == len(stores) == 12
+    assert max(loads) < min(stores)

@@ -226,11 +226,12 @@ def _inline_less(flow: Dataflow, consumers: dict[Stage, list[Stage]], s: Stage) 
         build_nest(flow.graph, flow.stages, consumers)
 
 
-def load_first(flow: Dataflow, loads: Iterable[Stage]) -> None:
-    """Takes loads out of the serial loops of their readers, so that all are in flight together;
-    but for those of which registers hold another place in each iteration, as in rows that are
-    counted from words."""
-    depths = {s: next((i for i, x in enumerate(s.loops) if x.parallel.is_serial), 0) for s in loads}
+def load_first(flow: Dataflow, loads: Iterable[Stage], *, inside: int = 0) -> None:
+    """Takes loads out of the serial loops of their readers, but for so many outermost ones, so that
+    all are in flight together; without those of which registers hold another place in each
+    iteration, as in rows that are counted from words."""
+    serial = {s: [i for i, x in enumerate(s.loops) if x.parallel.is_serial] for s in loads}
+    depths = {s: at[inside] if at[inside:] else len(s.loops) for s, at in serial.items()}
     earlier = {s: depth for s, depth in depths.items() if depth < s.inline_depth}
     inline_to(flow, {s: d for s, d in earlier.items() if _can_stand(flow, s, d)})
 

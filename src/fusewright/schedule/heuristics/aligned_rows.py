@@ -114,8 +114,8 @@ def aligned_parts(
 def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
     """One loop over the kept axes, the fastest one innermost. Where threads take neighbours along
     it and vectors would run from one row into the next, rows are counted from an aligned address
-    if all rows of a part begin alike, else they end with a part of a vector; but for rows that fill
-    no half of their words, where vectors can be cut out of two."""
+    if all rows of a part begin alike, else they end with a part of a vector; but where reads can be
+    put together of two rows, so that all that is stored are whole words."""
     axes = by_stride(flow, reference.frame.output)
     kept = merge_all(flow, axes)
     if is_inner(reference):
@@ -127,8 +127,7 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
     plain, cut = widest_vectors(flow, reference, kept, reduced, inner=False)
     if not are_short(plain, width):
         return kept
-    length = estimate(axes[-1].axis.extent)
-    if 2 * length <= length_from_word(length, width) and not are_short(cut, width):
+    if not are_short(cut, width):
         return kept
     if reduced is not None:
         even = aligned_parts(flow, reference, axes[:-1], reduced, axes[-1])

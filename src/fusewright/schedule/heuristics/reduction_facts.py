@@ -28,8 +28,8 @@ from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
 
 IN_WORDS = frozenset((Fit.WORDS,))
-ANYWHERE = frozenset((Fit.WORDS, Fit.CUT, Fit.TAKEN))
-"""What vectors may be: whole words, or also cut or taken out of several."""
+ANYWHERE = frozenset((Fit.WORDS, Fit.CUT, Fit.TAKEN, Fit.PIECES))
+"""What vectors may be: whole words, or also cut, taken or put together out of several."""
 
 
 def reference_of(flow: Dataflow) -> Stage:

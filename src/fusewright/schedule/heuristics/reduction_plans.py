@@ -33,7 +33,8 @@ CLUSTERS = (2, 4, 8)
 VECTORS_A_THREAD = 4
 """Vectors of a row that a thread takes where nothing else decides."""
 LEAST_BLOCK = 128
-"""Threads of a block of several short rows."""
+"""Threads of a block of several short rows, or of short columns that fill the chip: a
+multiprocessor holds no more blocks than would leave half of it idle if they were warps."""
 ROWS_OF_THREAD = (2, 4)
 """Rows that a thread of a row's lanes may take instead of one: it waits for memory, and exchanges,
 once for all of them."""
@@ -462,7 +463,12 @@ def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
         vector //= 2
     crowded = columns >= vector * kept * target.multiprocessors
     most = min(16 if crowded else MAX_THREADS // kept, power_of_two(rows.columns // 4))
-    return vector, kept, _down(rows, vector, most, target)
+    down = _down(rows, vector, most, target)
+    while (
+        kept * down < LEAST_BLOCK and columns >= 2 * LEAST_BLOCK * vector * target.multiprocessors
+    ):
+        kept *= 2
+    return vector, kept, down
 
 
 def _down(rows: ReductionFacts, vector: int, most: int, target: Target) -> int:

@@ -31,10 +31,14 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.reduction_facts import widest_vector
-from fusewright.schedule.heuristics.reduction_plans import power_of_two, threads_along
+from fusewright.schedule.heuristics.reduction_plans import (
+    FEW_ELEMENTS_PER_THREAD,
+    power_of_two,
+    threads_along,
+)
 from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.heuristics.staged_rows import StagedRows
-from fusewright.schedule.inline import inline_most
+from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
@@ -47,6 +51,8 @@ MAX_ALONG = 512
 ALONG = 128
 """Threads that share a line where lines are enough to fill the chip: each warp adds up the totals
 of all others, so that twice the warps take four times the instructions for that."""
+OWN_LINES = (2, 4)
+"""Lines that a thread may walk over side by side instead of one."""
 RUN = 4
 """Elements down a column that a thread takes one behind the other."""
 RUN_OF_ROW = 2
@@ -59,8 +65,9 @@ for rows of 5001 floats, 128 us for a copy: 203 with four, 142 with two, 220 wit
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
     """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
-    for all of them), threads along the line, lines of a block, and whether these go through shared
-    memory."""
+    for all of them), threads along the line, lines that threads of a block begin side by side,
+    whether these go through shared memory, lines of a thread, and whether lines are neighbours in
+    the results but not in what is read: the run of a thread is then what a vector reads."""
 
     inner: bool
     vector: int
@@ -68,6 +75,8 @@ class ScanPlan:
     along: int
     beside: int
     is_staged: bool = False
+    own: int = 1
+    is_across: bool = False
 
     @property
     def candidate(self) -> Candidate[ScanPlan]:
@@ -75,7 +84,10 @@ class ScanPlan:
         kind = "rows" if self.inner else "columns"
         what = f"{self.beside} {kind} a block, {self.along} threads along, runs of {self.run}"
         if not self.run:
-            what = f"a line a thread, blocks of {self.beside}"
+            lines = "a line" if self.own == 1 else f"{self.own} lines"
+            what = f"{lines} a thread, blocks of {self.beside}"
+        if self.is_across:
+            kind, what = "columns_across", f"{what}, each read in vectors"
         if self.is_staged:
             kind, what = "rows_staged", f"{what}, through shared memory"
         values = (
@@ -83,6 +95,7 @@ class ScanPlan:
             ("run", self.run),
             ("along", self.along),
             ("beside", self.beside),
+            *((("own", self.own),) if self.own > 1 else ()),
         )
         return Candidate(what, Params(f"scan_{kind}", values), self)
 
@@ -94,12 +107,13 @@ class ScanScheduler:
         clone_untied_uses(flow)
         self._flow = flow
         self._target = target
-        cache_inputs(flow)
+        self._loads = cache_inputs(flow)
         self._scans = [s for s in flow.stages if isinstance(s.op, Scan)]
         reference = self._scans[0]
         assert isinstance(reference.op, Scan)
         self._axis = reference.op.axis
         line, kept = reference.frame.output[self._axis], _kept_loop(flow, reference, self._axis)
+        self._line = line
         self._nbytes = reference.operands[0].dtype.nbytes
         self._has_runs = (line.extent.interval[0] or 0) > 0
         self._length, self._lines = estimate(line.extent), numel(reference.shape)
@@ -128,9 +142,20 @@ class ScanScheduler:
             yield staged
         if self._has_runs:
             yield from self._rows() if self._inner else self._columns()
-        yield ScanPlan(False, 1, 0, 1, THREADS // 2)
+        if self._has_runs and self._inner and not _is_fast_in_results(self._flow, self._line):
+            yield from self._across()
+        yield from self._alone()
         if is_short and not comes_first:
             yield staged
+
+    def _alone(self) -> Iterator[ScanPlan]:
+        """A thread walks over its lines alone: over one, or over as many as leave the chip full, so
+        that more of what it waits for is under way."""
+        beside = THREADS // 2
+        yield ScanPlan(False, 1, 0, 1, beside)
+        for own in OWN_LINES:
+            if self._lines >= own * self._target.threads_per_sm * self._target.multiprocessors:
+                yield ScanPlan(False, 1, 0, 1, beside, own=own)
 
     def _fits(self, staged: ScanPlan) -> bool:
         """Whether rows lie one behind the other, as those do that go through shared memory."""
@@ -163,6 +188,16 @@ class ScanScheduler:
             if along >= 1:
                 yield ScanPlan(False, self._vector, RUN, along, side)
 
+    def _across(self) -> Iterator[ScanPlan]:
+        """Lines of which each lies in a row of its own, side by side in the threads of a warp as
+        they are stored: a thread reads a vector of its line, and threads down the block the next
+        ones, so that what one warp leaves of a line of memory others find in the cache."""
+        side, run = min(WARP_SIZE, self._lines), MAX_VECTOR_NBYTES // self._nbytes
+        down = max(1, min(THREADS // side, -(-self._length // run)))
+        for along in (down, 2 * down, down // 2):
+            if along >= 1:
+                yield ScanPlan(False, 1, run, along, side, is_across=True)
+
     def apply(self, plan: ScanPlan) -> bool:
         """Cuts the lines in runs, and binds the loops; False, and the dataflow as it was, where
         lines do not lie one behind the other."""
@@ -178,9 +213,12 @@ class ScanScheduler:
         reference = self._scans[0]
         set_loops(flow, reference, _loops(flow, reference, self._axis, plan))
         transform_like(flow, reference, align=True)
-        if plan.run and (plan.vector > 1 or plan.inner):
+        if plan.run and (plan.vector > 1 or plan.inner or plan.is_across):
             vectorize_accesses(flow, reference)
         inline_most(flow)
+        if not plan.run:
+            is_open = self._length * plan.own <= FEW_ELEMENTS_PER_THREAD
+            load_first(flow, self._loads, inside=0 if is_open else 1)
         return True
 
     def _apply_staged(self, plan: ScanPlan) -> bool:
@@ -203,9 +241,13 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
     if not plan.run:
         if kept is None:
             return (Loop(line),)
-        blocks, threads = split(flow, kept, plan.beside)
+        kept, threads = split(flow, kept, plan.beside)
+        blocks, own = split(flow, kept, plan.own) if plan.own > 1 else (kept, None)
         bound = (Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX))
-        return (*bound, Loop(line))
+        beside = () if own is None else (Loop(own.axis, Parallel.UNROLL),)
+        is_open = estimate(line.extent) * plan.own <= FEW_ELEMENTS_PER_THREAD
+        walk = Parallel.UNROLL if is_open else Parallel.SERIAL
+        return (*bound, Loop(line, walk), *beside)
     outer, run = split(flow, Loop(line), plan.run)
     trips, along = split(flow, outer, plan.along)
     out: list[Loop] = []
@@ -242,3 +284,12 @@ def _is_fast(flow: Dataflow, line: AxisClass) -> bool:
                     found = (numel(p.shape), flow.graph.depends(index, [line]))
                     best = max(best, found, key=lambda x: x[0])
     return best[1]
+
+
+def _is_fast_in_results(flow: Dataflow, line: AxisClass) -> bool:
+    """Whether the scanned axis is the fast one of the largest result."""
+    largest = max(flow.outputs, key=lambda s: numel(s.shape))
+    fast = [
+        c for c, k in zip(largest.frame.output, strides_of(largest), strict=True) if k == Int(1)
+    ]
+    return any(isinstance(c, AxisClass) and flow.graph.depends(c, [line]) for c in fast)
