@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Expr, Int, constant_value, is_multiple, mod, variables
 from fusewright.core.substitution import estimate, substitute
-from fusewright.fusion.row_alignment import are_short, length_from_word
+from fusewright.fusion.row_alignment import are_short
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     accessors,
