@@ -68,13 +68,10 @@ def run_on_bytes(program: fw.Program, *arguments: Any, seed: int = 0) -> list[np
     arrays = completed(program.fusion.inputs, arrays, constants_of(program.fusion.inputs))
     sizes = program.symbol_values(arrays, numbers)
     host = program.host
-    memory = {r: np.full(evaluate(r.nbytes, sizes), POISON, np.uint8) for r in host.roots}
-    inputs = [r for r in host.roots if r.kind is RootKind.INPUT]
-    for r, a, info in zip(inputs, arrays, program.inputs, strict=True):
-        memory[r][:] = flatten(np.asarray(a), info, sizes).view(np.uint8)
+    memory = memory_of(program, arrays, sizes)
     for i in random_order(host, random.Random(seed)):
         if host.launches[i].region is None:
-            _launch(host.launches[i], memory, sizes)
+            run_launch(host.launches[i], memory, sizes)
         else:
             _region(program.launches[i], host.launches[i], memory, sizes)
     outputs: list[np.ndarray] = []
@@ -83,6 +80,18 @@ def run_on_bytes(program: fw.Program, *arguments: Any, seed: int = 0) -> list[np
         flat = memory[host.roots[at]].view(info.dtype.numpy)
         outputs.append(shaped_view(flat, info, sizes))
     return outputs
+
+
+def memory_of(
+    program: fw.Program, arrays: Sequence[Any], sizes: Mapping[Var, int]
+) -> dict[Root, np.ndarray]:
+    """The bytes of every root: arguments, and poison."""
+    roots = program.host.roots
+    memory = {r: np.full(evaluate(r.nbytes, sizes), POISON, np.uint8) for r in roots}
+    inputs = [r for r in roots if r.kind is RootKind.INPUT]
+    for r, a, info in zip(inputs, arrays, program.inputs, strict=True):
+        memory[r][:] = flatten(np.asarray(a), info, sizes).view(np.uint8)
+    return memory
 
 
 def random_order(host: fw.HostProgram, rng: random.Random) -> list[int]:
@@ -102,7 +111,8 @@ def random_order(host: fw.HostProgram, rng: random.Random) -> list[int]:
     return order
 
 
-def _launch(x: HostLaunch, memory: dict[Root, np.ndarray], sizes: dict[Var, int]) -> None:
+def run_launch(x: HostLaunch, memory: dict[Root, np.ndarray], sizes: dict[Var, int]) -> None:
+    """Runs one kernel on the bytes that it binds."""
     kernel = x.kernel
     views: dict[Any, np.ndarray] = {}
     for buffer, b in zip(kernel.params, x.bindings, strict=True):

@@ -204,6 +204,16 @@ def test_two_results_that_need_each_others_old_content() -> None:
     assert "needs what" in reason
 
 
+def test_a_kernel_does_not_write_two_contents_of_an_argument() -> None:
+    """Sums of rows over the first column of a softmax: one kernel would make both."""
+
+    def fn(d, e):
+        return fw.concat([fw.sum(e, axis=1, keepdims=True), soft(e)[:, 1:]], axis=1)
+
+    p = assert_donated_agrees(fn, X, X)
+    assert "over a part of" in why(p) and "in no order" in why(p)
+
+
 @pytest.mark.parametrize(
     "fn",
     [
