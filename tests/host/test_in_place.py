@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_runs import run_on_bytes
+from host_runs import agreed, run_on_bytes
 
 import fusewright as fw
 from fusewright.errors import UserError
@@ -105,6 +105,18 @@ def test_a_symbolic_place() -> None:
         sizes={"n": 9, "m": 3},
     )
     assert figures(p)[:2] == (1, 0) and "n" not in str(p.host.stats["bytes_moved"])
+
+
+@pytest.mark.parametrize("rows", [3, "m"])
+def test_a_place_in_memory_of_any_size(rows: int | str) -> None:
+    """That the block fits, which each call checks, says that what is around it stays."""
+    specs = [S(("n", 40), "float32"), S((rows, 40), "float32"), fw.Sym("at", min=0)]
+
+    def fn(d, x, at):
+        return fw.insert(d, soft(x), (at, 0))
+
+    p = agreed(fn, *specs, donate=("d",), sizes={"n": 30, "m": 3}, numbers=[17])
+    assert figures(p)[:2] == (1, 0) and str(figures(p)[2]) in ("960", "320*m")
 
 
 def test_several_insertions_are_one_memory() -> None:

@@ -203,6 +203,14 @@ def test_what_it_is_joined_with_may_be_computed_in_place_too() -> None:
     assert figures(p) == (2, 0, 0, 0)
 
 
+def test_what_is_around_a_block_is_one_kernel() -> None:
+    """Parts of an argument that a join computes with are read as parts, however large it is."""
+    p = checked(
+        lambda d, x: fw.insert(fw.maximum(d, 0), soft(x), (5, 7)), S((60, 64), "float32"), X
+    )
+    assert figures(p)[0] == 2 and p.host.stats["bytes_moved"] <= 4 * (2 * 60 * 64 + 3 * 24 * 40)
+
+
 def test_many_small_pieces_are_not_worth_their_launches() -> None:
     def f(x, *ys):
         return fw.concat([soft(x), *(fw.exp(y) for y in ys)], axis=0)

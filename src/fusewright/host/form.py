@@ -29,7 +29,7 @@ from fusewright.fusion.ir import (
     is_alone,
 )
 from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
@@ -204,14 +204,12 @@ class _Former:
 
     def _recomputed(self, sources: list[Tensor]) -> list[Tensor]:
         """What a kernel computes again instead of reading it from another kernel: short chains of
-        functions of inputs, where these have no more bytes than the value's trips to memory, which
+        functions of inputs, where they read no more bytes than the value's trips to memory, which
         then need not be stored. Inputs that are much smaller than it are found in a cache."""
         out: list[Tensor] = []
         for o in sources:
             chain, own = self._chain(o), nbytes_estimate(o)
-            read = {p for c in chain for p in c.op.operands if isinstance(p.op, Input)}
-            sizes = [nbytes_estimate(p) for p in read]
-            large = sum(n for n in sizes if n * SMALL > own)
+            large = sum(n for n in _read_by(chain) if n * SMALL > own)
             if chain and o not in self.fusion.outputs and large <= SAVED_TRIPS * own:
                 out += chain
         return out
@@ -504,6 +502,17 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         parts = [p for p in parts if p not in near]
         parts.append([t, *(x for p in near for x in p)])
     return [tuple(sorted(p, key=lambda t: order[t])) for p in parts]
+
+
+def _read_by(chain: Sequence[Tensor]) -> list[int]:
+    """For each input of some ops the bytes that they read of it, at most all of it."""
+    read: dict[Tensor, int] = {}
+    for t in chain:
+        for o in dict.fromkeys(t.op.operands):
+            if isinstance(o.op, Input):
+                more = numel_estimate(t.shape) * o.dtype.nbytes
+                read[o] = min(nbytes_estimate(o), read.get(o, 0) + more)
+    return list(read.values())
 
 
 def _choices(producers: list[FusionGroup]) -> list[list[FusionGroup]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ZERO, Expr, add
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Resize, Tensor
@@ -17,7 +18,8 @@ def fold_crops(fusion: Fusion) -> Fusion:
     checks:   what one of the two pads the other one does not crop, so that no fill is lost; pads
               of results of reductions and the like stay, which are padded where they are made
     order:    before the cut, where a move of a moved value would need memory between them, and
-              before hoist_moves, which may compute functions again at the places of a shift
+              before hoist_moves, which may compute functions again at the places of a shift; on
+              both sides of fold_moves, some of whose moves are crops
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
@@ -57,14 +59,12 @@ def is_crop(t: Tensor) -> bool:
 
 def only_crops(e: Expr) -> bool:
     """Whether an amount of a resize never pads."""
-    high = e.interval[1]
-    return high is not None and high <= 0
+    return prove(less_equal(e, 0)) is True
 
 
 def only_grows(e: Expr) -> bool:
     """Whether an amount of a resize never crops."""
-    low = e.interval[0]
-    return low is not None and low >= 0
+    return prove(less_equal(0, e)) is True
 
 
 def crop_of(t: Tensor) -> Tensor | None:
