@@ -6,6 +6,7 @@ from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ZERO, Expr, add
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Resize, Tensor
+from fusewright.fusion.passes.fold_empty import keeps_nothing
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -15,6 +16,7 @@ def fold_crops(fusion: Fusion) -> Fusion:
     rewrite:  x[a:b][c:d]       ->  x[a+c : a+d]
               pad(x, 1)[:, 2:]  ->  x shifted by one, with the pad's fill at the high end
               pad(f(x)[:-1], 1) ->  f(x) shifted by one, with the pad's fill at the low end
+              pad(x, 1)[:1]     ->  the pad's fill
     checks:   what one of the two pads the other one does not crop, so that no fill is lost; pads
               of results of reductions and the like stay, which are padded where they are made
     order:    before the cut, where a move of a moved value would need memory between them, and
@@ -41,7 +43,10 @@ def fold_crops(fusion: Fusion) -> Fusion:
         if all(e == ZERO for e in (*low, *high)):
             return source
         fill = inner.fill if is_crop(t) else outer.fill
-        return t.with_op(Resize(inner.operands, low, high, fill))
+        op = Resize(inner.operands, low, high, fill)
+        return (
+            build.full(t.shape, fill, t.dtype) if keeps_nothing(op, source.shape) else t.with_op(op)
+        )
 
     return rebuild(fusion, replace)
 
