@@ -190,8 +190,8 @@ def _moves_folded(fusion: Fusion, target: Target, given: Collection[Tensor] = ()
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
     parts = crop_joins(hoist_crops(cse(plain)), given)
-    folded = turn_scans(fold_moves(fold_crops(hoist_crops(crop_reductions(parts)))))
-    return own_outputs(folded, before=owned)
+    moves = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
+    return own_outputs(turn_scans(fold_crops(moves)), before=owned)
 
 
 def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:

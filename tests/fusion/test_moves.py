@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.fusion.ir import Broadcast, IndexMap, Input, Permute, Pointwise, Resize
+from fusewright.fusion.ir import (
+    Broadcast,
+    Constant,
+    IndexMap,
+    Input,
+    Permute,
+    Pointwise,
+    Resize,
+)
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_moves import fold_moves
@@ -376,3 +384,17 @@ def test_regrouped_axes_are_one_kernel(name: str, turned: bool) -> None:
 def test_a_row_or_a_column_of_a_product_multiplies_no_more(part: Any) -> None:
     specs = S((64, 128), "bfloat16"), S((128, 192), "bfloat16")
     assert launches(lambda a, b: (a @ b)[part], *specs) == 1
+
+
+def test_a_crop_of_a_border_is_its_fill() -> None:
+    fusion = fw.trace(lambda x: fw.concat([fw.pad(x, 1)[:1], fw.pad(x, 1)[1:]], axis=0), X)
+    after = fold_crops(fusion)
+    first, second = after.outputs[0].op.operands
+    assert isinstance(first.op, Broadcast) and isinstance(first.op.operands[0].op, Constant)
+    assert isinstance(second.op, Resize) and isinstance(second.op.operands[0].op, Input)
+
+
+def test_windows_of_a_padded_image_are_read_in_place() -> None:
+    """Views between the pad and the windows hide from nobody that these are crops of it."""
+    p = fw.compile(fw.trace(lambda x: fw.nn.max_pool2d(fw.pad(x, 1)[None, None], 3, stride=1), X))
+    assert len(p.launches) == 1

@@ -22,6 +22,19 @@ class Drawn:
     """A program of kernels that cannot be one: rows, scans and columns, joins of them, parts and
     views of joins. Every value has two axes, or three for a moment."""
 
+    donate: tuple[str, ...] = ()
+    layouts: list[tuple[int, ...] | None] | None = None
+
+    @property
+    def kinds(self) -> Sequence[Step]:
+        """What it is made of."""
+        return STEPS
+
+    def program(self) -> fw.Program:
+        """The program of it."""
+        fusion = fw.trace(self, *self.specs)
+        return fw.compile(fusion, donate=self.donate, out_layouts=self.layouts)
+
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
         self.rows = [rng.choice([1, 3, 4, 5, 6]) for _ in range(rng.randint(1, 2))]
@@ -41,13 +54,16 @@ class Drawn:
         rng = random.Random(self.seed)
         values = list(arguments)
         for _ in range(self.steps):
-            values += rng.choice(STEPS)(rng, values)
+            values += rng.choice(self.kinds)(rng, values)
         made = values[len(arguments) :]
         return [made[-1], *rng.sample(made[:-1], min(len(made) - 1, rng.randint(1, 4)))]
 
     def arrays(self) -> list[np.ndarray]:
         rng = np.random.default_rng(self.seed)
         return [rng.standard_normal(shape).astype(np.float32) for shape in self.shapes]
+
+
+Step = Callable[[random.Random, list[Any]], list[Any]]
 
 
 def _soft(x: Any) -> Any:
@@ -122,6 +138,64 @@ def _add(rng: random.Random, values: list[Any]) -> list[Any]:
 
 STEPS = [_unary, _unary, _unary, _join, _join, _parts, _parts, _pad, _insert, _add]
 
+# --- more of it: moves, insertions into arguments that are given away, orders of results ----------
+
+
+class DrawnCall(Drawn):
+    """A program that also moves values, inserts blocks into arguments, some of which are given
+    away, and may have to store its results in other orders of their axes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        rng = random.Random(seed)
+        names = ["a", "b", "c", "d"][: len(self.specs)]
+        self.donate = tuple(n for n in names if rng.random() < 0.6)
+        fusion = fw.trace(self, *self.specs)
+        if rng.random() < 0.3:
+            self.layouts = [
+                rng.choice([None, tuple(rng.sample(range(t.ndim), t.ndim))]) for t in fusion.outputs
+            ]
+
+    @property
+    def kinds(self) -> Sequence[Step]:
+        return [*STEPS, _move, _move, _put, _put, _put]
+
+    def __call__(self, a: Any, b: Any = None, c: Any = None, d: Any = None) -> list[Any]:
+        return super().__call__(*(x for x in (a, b, c, d) if x is not None))
+
+
+def _move(rng: random.Random, values: list[Any]) -> list[Any]:
+    x = rng.choice(values[-5:])
+    n, m = x.shape
+    moves: list[Callable[[], Any]] = [
+        lambda: fw.roll(x, rng.randint(1, 5), axis=rng.randrange(2)),
+        lambda: fw.permute_dims(x, (1, 0)),
+        lambda: x[:, ::-1],
+        lambda: fw.concat([x[:, k:] for k in (0, 1)], axis=1),
+        lambda: fw.pad(x, ((1, 0), (0, 2)), mode="edge"),
+    ]
+    if isinstance(n, int) and isinstance(m, int):
+        moves += [lambda: x[:: rng.randint(1, 3)], lambda: fw.reshape(x, (m, n))]
+    return [rng.choice(moves)()]
+
+
+def _put(rng: random.Random, values: list[Any]) -> list[Any]:
+    """A block of one value in another one, often in an argument or in what was put there."""
+    x, v = rng.choice(values[-4:]), rng.choice(values)
+    at = []
+    part = [slice(None)] * 2
+    for axis, (n, m) in enumerate(zip(x.shape, v.shape, strict=True)):
+        known = isinstance(n, int) and isinstance(m, int)
+        if not known and n != m:
+            return _unary(rng, values)
+        size = rng.randint(1, min(n, m)) if known else None
+        part[axis] = slice(0, size)
+        at.append(rng.randint(0, n - size) if size is not None else 0)
+    block = v[tuple(part)]
+    block = rng.choice([lambda: _soft(block), lambda: block * 2, lambda: block])()
+    return [fw.insert(x, block, tuple(at))]
+
+
 # --- running ------------------------------------------------------------------------------------
 
 
@@ -183,7 +257,8 @@ def order_problem(program: fw.Program, arrays: Sequence[Any], seed: int, count: 
     wanted = orders.run(first, 0xFF)
     for k in range(count):
         order = random_order(program.host, rng)
-        for number, (got, want) in enumerate(zip(orders.run(order, 17 * k), wanted, strict=True)):
+        found = orders.run(order, 17 * k % 256)
+        for number, (got, want) in enumerate(zip(found, wanted, strict=True)):
             if got != want:
                 return f"order: result {number} has other bytes in the order {order}"
     return None
@@ -192,10 +267,19 @@ def order_problem(program: fw.Program, arrays: Sequence[Any], seed: int, count: 
 def problem_of_seed(seed: int, count: int, wrong: Callable[..., str | None]) -> str | None:
     """What is wrong with the program of a seed: its compilation, its values by `wrong`, reads of
     what nobody wrote, or its values in some of `count` orders."""
-    drawn = Drawn(seed)
-    fusion = fw.trace(drawn, *drawn.specs)
-    program, arrays = fw.compile(fusion), drawn.arrays()
+    return problem_of(Drawn(seed), seed, count, wrong)
+
+
+def problem_of(drawn: Drawn, seed: int, count: int, wrong: Callable[..., str | None]) -> str | None:
+    """The same of a program that was drawn."""
+    program, arrays = drawn.program(), drawn.arrays()
     result = program.simulate(*arrays)
     if result.races:
         return f"race: {result.races[0]}"
-    return wrong(program, arrays, result.outputs) or order_problem(program, arrays, seed, count)
+    outputs = [
+        a if order is None else np.transpose(a, order)
+        for a, order in zip(
+            result.outputs, drawn.layouts or [None] * len(result.outputs), strict=True
+        )
+    ]
+    return wrong(program, arrays, outputs) or order_problem(program, arrays, seed, count)

@@ -82,6 +82,21 @@ def test_random_lifetimes(seed: int) -> None:
     assert value(arena) <= 1.5 * (constant_value(arena.lower_bound) or 1), seed
 
 
+@pytest.mark.parametrize("seed", [81, 124, 175])
+def test_what_is_at_the_peak_is_placed_first(seed: int) -> None:
+    """Cases in which no order by size or time reaches the bound."""
+    rng = random.Random(seed)
+    count, rows = rng.randint(8, 24), []
+    for _ in range(count):
+        first = rng.randrange(count)
+        size = K * rng.choice([1, 2, 3, 4, 8, 12, 31])
+        rows.append((size, first, first + rng.choice([1, 1, 2, 3, 6])))
+    tensors = lives(*rows)
+    arena = pack(tensors)
+    assert_valid(tensors, arena)
+    assert arena.order == "peak" and value(arena) == constant_value(arena.lower_bound)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_small_cases_against_every_order(seed: int) -> None:
     """First fit over all orders of at most six tensors: ours is among the best."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_runs import run_on_bytes
+from host_runs import agreed, run_on_bytes
 
 import fusewright as fw
 from fusewright.errors import UserError
@@ -107,6 +107,18 @@ def test_a_symbolic_place() -> None:
     assert figures(p)[:2] == (1, 0) and "n" not in str(p.host.stats["bytes_moved"])
 
 
+@pytest.mark.parametrize("rows", [3, "m"])
+def test_a_place_in_memory_of_any_size(rows: int | str) -> None:
+    """That the block fits, which each call checks, says that what is around it stays."""
+    specs = [S(("n", 40), "float32"), S((rows, 40), "float32"), fw.Sym("at", min=0)]
+
+    def fn(d, x, at):
+        return fw.insert(d, soft(x), (at, 0))
+
+    p = agreed(fn, *specs, donate=("d",), sizes={"n": 30, "m": 3}, numbers=[17])
+    assert figures(p)[:2] == (1, 0) and str(figures(p)[2]) in ("960", "320*m")
+
+
 def test_several_insertions_are_one_memory() -> None:
     def f(d, x, y):
         return fw.insert(fw.insert(d, soft(x), (3, 0)), soft(y), (50, 0))
@@ -202,6 +214,21 @@ def test_two_results_that_need_each_others_old_content() -> None:
     assert len(p.held) == 1
     (reason,) = [r for r in p.host.stats["not_placed"].values() if "not written in place" in r]
     assert "needs what" in reason
+
+
+def test_a_kernel_does_not_write_two_contents_of_an_argument() -> None:
+    """Sums of rows over the first column of a softmax: one kernel would make both. Where nobody
+    else reads the softmax it stores the other columns alone."""
+
+    def fn(d, e):
+        v = soft(e)
+        whole = fw.concat([fw.sum(e, axis=1, keepdims=True), v[:, 1:]], axis=1)
+        return whole, fw.astype(fw.cumulative_sum(v, axis=0), "float64")
+
+    p = assert_donated_agrees(fn, X, X)
+    assert "over a part of" in why(p) and "in no order" in why(p)
+    alone = assert_donated_agrees(lambda d, e: fn(d, e)[0], X, X)
+    assert figures(alone)[:2] == (1, 0) and alone.held
 
 
 @pytest.mark.parametrize(

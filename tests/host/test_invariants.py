@@ -84,6 +84,15 @@ def test_a_piece_that_is_written_twice() -> None:
     assert next(r.kind for r in fw.verify(again).missing) == "race"
 
 
+def test_two_results_of_a_launch_in_one_place() -> None:
+    host = compiled(lambda x, y: (soft(x), x - fw.max(x, axis=-1, keepdims=True))).host
+    (x,) = host.launches
+    first, second = [b for b in x.bindings if b.access.writes]
+    bindings = tuple(first if b is second else b for b in x.bindings)
+    wrong = replace(host, launches=(replace(x, bindings=bindings),))
+    assert any("by two of its results" in p.message for p in problems(wrong))
+
+
 def test_a_reader_before_its_writer() -> None:
     p = compiled()
     turned = replace(p, launches=(*p.launches[2:], *p.launches[:2]))

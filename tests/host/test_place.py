@@ -203,6 +203,33 @@ def test_what_it_is_joined_with_may_be_computed_in_place_too() -> None:
     assert figures(p) == (2, 0, 0, 0)
 
 
+def test_what_is_around_a_block_is_one_kernel() -> None:
+    """Parts of an argument that a join computes with are read as parts, however large it is."""
+    p = checked(
+        lambda d, x: fw.insert(fw.maximum(d, 0), soft(x), (5, 7)), S((60, 64), "float32"), X
+    )
+    assert figures(p)[0] == 2 and p.host.stats["bytes_moved"] <= 4 * (2 * 60 * 64 + 3 * 24 * 40)
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_parts_of_a_value_are_made_where_they_end_up(other: bool) -> None:
+    """A value of which only a join reads parts is not stored."""
+
+    def fn(x, y):
+        v = soft(x)
+        inner = fw.concat([v[20:], *([soft(y)] if other else [])], axis=0)
+        return fw.concat([inner, v[:3]], axis=0)
+
+    p = checked(fn, X, S((5, 40), "float32"))
+    assert figures(p) == (1 + other, 0, 0, 0) and p.host.stats["peak_bytes"] == 0
+    assert p.host.stats["bytes_moved"] == 160 * (24 + 7 + 10 * other)
+
+
+def test_parts_of_a_value_that_others_read_are_copied() -> None:
+    p = checked(lambda x: ((v := soft(x)), fw.concat([v[20:], v[:3]], axis=0)), X)
+    assert figures(p) == (2, 0, 1, 1)
+
+
 def test_many_small_pieces_are_not_worth_their_launches() -> None:
     def f(x, *ys):
         return fw.concat([soft(x), *(fw.exp(y) for y in ys)], axis=0)

@@ -106,6 +106,10 @@ def cast(t: Tensor, dtype: DType) -> Tensor:
 # --- broadcasting -------------------------------------------------------------------------------
 
 
+ONE_NAME = "equals only itself; give both axes one name in their specs, or make the size an integer"
+"""What is said of a symbolic size beside another size."""
+
+
 def is_one(extent: IntLike) -> bool:
     """Whether an extent is the constant 1, the only one that broadcasts."""
     return constant_value(extent) == 1
@@ -131,8 +135,7 @@ def _mismatch(op: str, axis: int, a: Expr, b: Expr, shapes: Sequence[Shape]) -> 
     listed = " and ".join(map(shape_text, shapes))
     symbolic = constant_value(a) is None or constant_value(b) is None
     rule = (
-        "a symbolic size broadcasts with nothing and equals only itself; give both axes one name "
-        "in their specs, or make the size an integer"
+        f"a symbolic size broadcasts with nothing and {ONE_NAME}"
         if symbolic
         else "sizes must be equal or 1; reshape, slice or repeat one of them"
     )

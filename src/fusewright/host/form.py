@@ -17,6 +17,7 @@ from fusewright.core.expr import Int
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.ir import (
     Alone,
+    Concat,
     Fusion,
     IndexMap,
     Input,
@@ -28,8 +29,9 @@ from fusewright.fusion.ir import (
     Tensor,
     is_alone,
 )
+from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
@@ -92,6 +94,7 @@ class _Former:
         self.fusion = fusion
         self.shortest = shortest
         self.order = {t: i for i, t in enumerate(fusion.values)}
+        self.uses = fusion.uses()
         self.graph = AxisGraph()
         self.groups: dict[int, FusionGroup] = {}
         self.home: dict[Tensor, int] = {}
@@ -116,18 +119,30 @@ class _Former:
         if isinstance(t.op, Insert):
             self._alone(t)
             return
+        if self._join_makers(t, slice(1)):
+            return
+        if isinstance(t.op, Concat):
+            self._store_parts(t)
+        if self._join_makers(t, slice(1, None)):
+            return
+        views, sources = self._views(t)
+        if self._try_reading([], [], sources, [*views, t], self._next()) is not None:
+            self._alone(t)
+
+    def _join_makers(self, t: Tensor, choices: slice) -> bool:
+        """Puts an op into a union of the groups that make its operands, of these choices of them;
+        whether one accepts it."""
         views, sources = self._views(t)
         producers = list(dict.fromkeys(g for o in sources if (g := self.group_of(o)) is not None))
         producers.sort(key=lambda g: g.number)
-        for chosen in _choices(producers):
+        for chosen in _choices(producers)[choices]:
             if self._chains(t, chosen, producers):
                 continue
             problem = self._try_reading(chosen, producers, sources, [*views, t])
             if problem is None:
-                return
+                return True
             self.reasons.append(Reason(t.name, problem))
-        if self._try_reading([], [], sources, [*views, t], self._next()) is not None:
-            self._alone(t)
+        return False
 
     def _place_own(self, t: Tensor, op: Alone) -> None:
         """Puts a result of a kernel of the program's own beside the other results of its call."""
@@ -159,6 +174,26 @@ class _Former:
             if p not in chosen
             for o in p.sources
         )
+
+    def _store_parts(self, join: Tensor) -> None:
+        """Lets kernels store the parts that joins read of values that nobody else reads: these can
+        then be made where they end up, and the value needs no memory.
+
+        k1: s = softmax(x);  k2: concat(s[:2], y, s[8:])   ->   k1: s[:2], s[8:];  k2: concat(..)
+        """
+        for o in join.op.operands:
+            g = self.group_of(o.op.operands[0]) if is_crop(o) and o not in self.home else None
+            if g is not None and self._is_read_in_parts(o.op.operands[0], g):
+                self._try([g], [g], [o])
+
+    def _is_read_in_parts(self, t: Tensor, g: FusionGroup) -> bool:
+        """Whether other groups read a value in parts alone, for joins, and no element twice."""
+        parts = [u for u in self.uses[t] if u not in g.members or is_crop(u)]
+        joined = all(
+            is_crop(u) and all(isinstance(v.op, Concat) for v in self.uses[u]) for u in parts
+        )
+        size = sum(numel_estimate(u.shape) for u in parts)
+        return joined and t not in self.fusion.outputs and size <= numel_estimate(t.shape)
 
     def _is_near(self, view: Tensor) -> bool:
         """Whether a view lies fewer regroupings behind what is stored than a kernel may undo. One
@@ -204,14 +239,12 @@ class _Former:
 
     def _recomputed(self, sources: list[Tensor]) -> list[Tensor]:
         """What a kernel computes again instead of reading it from another kernel: short chains of
-        functions of inputs, where these have no more bytes than the value's trips to memory, which
+        functions of inputs, where they read no more bytes than the value's trips to memory, which
         then need not be stored. Inputs that are much smaller than it are found in a cache."""
         out: list[Tensor] = []
         for o in sources:
             chain, own = self._chain(o), nbytes_estimate(o)
-            read = {p for c in chain for p in c.op.operands if isinstance(p.op, Input)}
-            sizes = [nbytes_estimate(p) for p in read]
-            large = sum(n for n in sizes if n * SMALL > own)
+            large = sum(n for n in _read_by(chain) if n * SMALL > own)
             if chain and o not in self.fusion.outputs and large <= SAVED_TRIPS * own:
                 out += chain
         return out
@@ -504,6 +537,17 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         parts = [p for p in parts if p not in near]
         parts.append([t, *(x for p in near for x in p)])
     return [tuple(sorted(p, key=lambda t: order[t])) for p in parts]
+
+
+def _read_by(chain: Sequence[Tensor]) -> list[int]:
+    """For each input of some ops the bytes that they read of it, at most all of it."""
+    read: dict[Tensor, int] = {}
+    for t in chain:
+        for o in dict.fromkeys(t.op.operands):
+            if isinstance(o.op, Input):
+                more = numel_estimate(t.shape) * o.dtype.nbytes
+                read[o] = min(nbytes_estimate(o), read.get(o, 0) + more)
+    return list(read.values())
 
 
 def _choices(producers: list[FusionGroup]) -> list[list[FusionGroup]]:

@@ -132,6 +132,8 @@ def in_order(calls: Sequence[Call], versions: Versions) -> list[int] | Conflict:
                 before[second.call].add(first.call)
                 if first.call > second.call:
                     turned.append((first, second))
+            elif first.writes and second.writes and first.version != second.version:
+                return Conflict(first.site.root, _both_written(calls[first.call], first, second))
             elif not first.writes:
                 why = _overwrite_problem(calls[first.call], first, second)
                 if why is not None:
@@ -196,6 +198,11 @@ class _At:
     place: tuple[int, ...]
     loops: tuple[For, ...]
     branches: tuple[tuple[If, str], ...]
+
+
+def _both_written(call: Call, first: _Use, second: _Use) -> str:
+    names = f"{second.site.tensor.name} over a part of {first.site.tensor.name}"
+    return f"{call.kernel.name} would write {names} in no order"
 
 
 def _overwrite_problem(call: Call, read: _Use, write: _Use) -> str | None:

@@ -4,6 +4,7 @@
    edges allow gives the bytes that program order gives.
 2. Every byte of a value in the arena, and of a result, is written once: its writes are apart, and
    together they are as large as the value.
+   No launch writes a byte through two bindings.
 3. A launch that reads a byte of a value comes behind the launch that writes it, on a path of edges.
 4. Bytes that two values share belong to one of them until its last use, and then to the other;
    those of an argument that is lent belong to it first.
@@ -12,7 +13,8 @@ Sizes that are not known leave some of this open. What cannot be decided counts 
 and 3, which then demand a path: an edge of kind MAYBE. 2 and 4 report only what surely is wrong:
 pieces of a join are its parts by construction, and slots of symbolic size follow each other.
 Results in the memory of arguments keep bytes that nobody writes, and hold several contents one
-after the other; of them 1 is checked, and the order of contents where it is chosen (`in_order`).
+after the other; of them 1 is checked, that no launch writes two of them at once, and the order of
+contents where it is chosen (`in_order`).
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ def problems(host: HostProgram) -> list[Problem]:
     before = ancestors(host.edges, len(host.launches))
     accesses = _accesses(host)
     out = [p for found in accesses.values() for p in _unordered(host, found, before)]
+    out += [p for found in accesses.values() for p in _at_once(host, found)]
     of: dict[Stored, list[Bound]] = {v: [] for v in host.values}
     for found in accesses.values():
         for x in found:
@@ -93,6 +96,23 @@ def _unordered(
                     f"{_name(host, p)}, which touches {p.binding}",
                 )
         earlier.add(c)
+
+
+def _at_once(host: HostProgram, accesses: Sequence[Bound]) -> Iterator[Problem]:
+    """Launches that surely write bytes through two of their bindings, in an order that nobody
+    knows."""
+    written = Accesses()
+    for c in accesses:
+        if not c.binding.access.writes:
+            continue
+        for p in written.near(c):
+            if p.launch == c.launch and overlaps(p, c) is True:
+                yield Problem(
+                    "twice",
+                    f"{_name(host, c)} writes the same bytes of {c.binding.root} by two of its "
+                    f"results: {p.binding}, {c.binding}",
+                )
+        written.add(c)
 
 
 def _miscounted(host: HostProgram, v: Stored, writes: Sequence[Bound]) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ def simulate_program(
     """Runs every kernel on memory whose bytes are 0xFF until one of them is written; `races` also
     lists what launches read, and results hold, of such bytes."""
     given, sizes = _given(program, arrays)
-    run = _Simulation(check_races=check_races, seed=seed)
+    run = Simulation(check_races=check_races, seed=seed)
     outputs = run.program(program, given, sizes)
     return SimResult(as_shown(program, outputs), run.races, run.stats)
 
@@ -41,7 +41,7 @@ def witnesses(
     """Every kernel that runs once, with the arrays it reads when the program runs on these, and
     the values of symbols."""
     given, sizes = _given(program, arrays)
-    run = _Simulation(check_races=False, seed=0)
+    run = Simulation(check_races=False, seed=0)
     run.program(program, given, sizes)
     for kernel, (read, known) in run.seen.items():
         yield kernel, read, known
@@ -56,7 +56,7 @@ def _given(program: ProgramModel, arrays: Sequence[Any]) -> tuple[list[Array], M
     return given, program.symbol_values(given, numbers)
 
 
-class _Simulation:
+class Simulation:
     """One run: what was found, what was counted, and what each kernel read at its first launch,
     with the sizes there."""
 
@@ -78,7 +78,7 @@ class _Simulation:
             if x.region is None:
                 self._launch(x, memory)
             else:
-                self._region(x, x.region, memory)
+                self.region(x, x.region, memory)
         results = [natural(program.held.get(t, t)) for t in program.fusion.outputs]
         self.races += memory.unwritten(results, "the program returns", self._seed)
         return [memory.read(s) for s in results]
@@ -101,7 +101,7 @@ class _Simulation:
         for name, v in result.stats.items():
             self.stats[name] = self.stats.get(name, 0) + v
 
-    def _region(self, x: Dispatch, region: RegionBodies, memory: Memories) -> None:
+    def region(self, x: Dispatch, region: RegionBodies, memory: Memories) -> None:
         """Runs the steps of a region over arrays in the places that the host program gives it."""
         host = region.host
         arrays: dict[tuple[str, int], Array] = {}

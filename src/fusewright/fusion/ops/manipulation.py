@@ -278,9 +278,17 @@ def concat(arrays: tuple[Array, ...] | list[Array], /, *, axis: int | None = 0) 
             raise UserError(
                 f"concat along axis {along}: array {k} has shape {build.shape_text(t.shape)}, "
                 f"array 0 {build.shape_text(first.shape)}: ranks, and sizes of the other axes, "
-                "must be equal; pad or slice first"
+                f"must be equal; {_way_to_equal(t, first)}"
             )
     return Array(build.concat(tensors, along))
+
+
+def _way_to_equal(t: Tensor, other: Tensor) -> str:
+    """What makes the shapes of two arrays agree."""
+    sizes = (*t.shape, *other.shape)
+    if t.ndim == other.ndim and any(constant_value(n) is None for n in sizes):
+        return f"a symbolic size {build.ONE_NAME}"
+    return "pad or slice first"
 
 
 def _others(t: Tensor, axis: int) -> Shape | None:
@@ -294,7 +302,8 @@ def stack(arrays: tuple[Array, ...] | list[Array], /, *, axis: int = 0) -> Array
         if t.shape != tensors[0].shape:
             raise UserError(
                 f"stack: array {k} has shape {build.shape_text(t.shape)}, array 0 "
-                f"{build.shape_text(tensors[0].shape)}: all shapes must be equal"
+                f"{build.shape_text(tensors[0].shape)}: all shapes must be equal; "
+                f"{_way_to_equal(t, tensors[0])}"
             )
     along = build.axis_of("stack", axis, tensors[0].ndim + 1)
     return Array(build.concat([build.expand(t, along) for t in tensors], along))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ZERO, Expr, add
 from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Input, Pointwise, Resize, Tensor
+from fusewright.fusion.passes.fold_empty import keeps_nothing
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -14,10 +16,12 @@ def fold_crops(fusion: Fusion) -> Fusion:
     rewrite:  x[a:b][c:d]       ->  x[a+c : a+d]
               pad(x, 1)[:, 2:]  ->  x shifted by one, with the pad's fill at the high end
               pad(f(x)[:-1], 1) ->  f(x) shifted by one, with the pad's fill at the low end
+              pad(x, 1)[:1]     ->  the pad's fill
     checks:   what one of the two pads the other one does not crop, so that no fill is lost; pads
               of results of reductions and the like stay, which are padded where they are made
     order:    before the cut, where a move of a moved value would need memory between them, and
-              before hoist_moves, which may compute functions again at the places of a shift
+              before hoist_moves, which may compute functions again at the places of a shift; on
+              both sides of fold_moves, some of whose moves are crops
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
@@ -39,7 +43,10 @@ def fold_crops(fusion: Fusion) -> Fusion:
         if all(e == ZERO for e in (*low, *high)):
             return source
         fill = inner.fill if is_crop(t) else outer.fill
-        return t.with_op(Resize(inner.operands, low, high, fill))
+        op = Resize(inner.operands, low, high, fill)
+        return (
+            build.full(t.shape, fill, t.dtype) if keeps_nothing(op, source.shape) else t.with_op(op)
+        )
 
     return rebuild(fusion, replace)
 
@@ -57,14 +64,12 @@ def is_crop(t: Tensor) -> bool:
 
 def only_crops(e: Expr) -> bool:
     """Whether an amount of a resize never pads."""
-    high = e.interval[1]
-    return high is not None and high <= 0
+    return prove(less_equal(e, 0)) is True
 
 
 def only_grows(e: Expr) -> bool:
     """Whether an amount of a resize never crops."""
-    low = e.interval[0]
-    return low is not None and low >= 0
+    return prove(less_equal(0, e)) is True
 
 
 def crop_of(t: Tensor) -> Tensor | None:

@@ -24,7 +24,7 @@ def fold_empty(fusion: Fusion) -> Fusion:
             return None
         if is_empty(t):
             return _filled(t, 0)
-        if isinstance(t.op, ir.Resize) and _keeps_nothing(t.op, operands[0]):
+        if isinstance(t.op, ir.Resize) and keeps_nothing(t.op, operands[0].shape):
             return _filled(t, t.op.fill)
         if not any(is_empty(o) for o in operands):
             return None
@@ -48,9 +48,10 @@ def is_empty(t: Tensor) -> bool:
     return ZERO in t.shape
 
 
-def _keeps_nothing(op: ir.Resize, source: Tensor) -> bool:
-    """Whether no element of the operand is in the result: it is empty, or moved out of it."""
-    for n, low, high in zip(source.shape, op.low, op.high, strict=True):
+def keeps_nothing(op: ir.Resize, shape: ir.Shape) -> bool:
+    """Whether no element of the operand, of that shape, is in the result: it is empty, or moved out
+    of it."""
+    for n, low, high in zip(shape, op.low, op.high, strict=True):
         size, ends = constant_value(n), [constant_value(e) for e in (low, high)]
         if size is not None and size + sum(min(e or 0, 0) for e in ends) <= 0:
             return True

@@ -140,7 +140,7 @@ class PointwiseScheduler:
         each byte comes from memory for one of them; or that several vectors share what they read of
         small tensors where that is most of the reading; as long as the grid fills the chip. And how
         far apart they lie for it."""
-        size, width = numel(self._reference.shape), walk.width
+        size, width = max(1, numel(self._reference.shape)), walk.width
         whole, large_by_tensor, small = 0, dict[Stage, float](), dict[Stage, int]()
         direct = [s for s in self._flow.outputs if any(o.is_input for o in s.operands)]
         for s in dict.fromkeys((*self._held, *direct)):
