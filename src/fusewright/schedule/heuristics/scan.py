@@ -92,7 +92,7 @@ class ScanScheduler:
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         clone_untied_uses(flow)
-        self._flow = flow
+        self.flow = flow
         self._target = target
         cache_inputs(flow)
         self._scans = [s for s in flow.stages if isinstance(s.op, Scan)]
@@ -134,7 +134,7 @@ class ScanScheduler:
 
     def _fits(self, staged: ScanPlan) -> bool:
         """Whether rows lie one behind the other, as those do that go through shared memory."""
-        with self._flow.trial():
+        with self.flow.trial():
             return self._apply_staged(staged)
 
     def _rows(self) -> Iterator[ScanPlan]:
@@ -164,15 +164,11 @@ class ScanScheduler:
                 yield ScanPlan(False, self._vector, RUN, along, side)
 
     def apply(self, plan: ScanPlan) -> bool:
-        """Cuts the lines in runs, and binds the loops; False, and the dataflow as it was, where
-        lines do not lie one behind the other."""
-        flow = self._flow
+        """Cuts the lines in runs, and binds the loops; False where lines do not lie one behind the
+        other."""
+        flow = self.flow
         if plan.is_staged:
-            with flow.trial() as trial:
-                fits = self._apply_staged(plan)
-                if fits:
-                    trial.keep()
-            return fits
+            return self._apply_staged(plan)
         for s in self._scans if plan.run else ():
             block_scan(flow, s, plan.run)
         reference = self._scans[0]
@@ -184,7 +180,7 @@ class ScanScheduler:
         return True
 
     def _apply_staged(self, plan: ScanPlan) -> bool:
-        flow, reference = self._flow, self._scans[0]
+        flow, reference = self.flow, self._scans[0]
         staged = StagedRows(flow, self._length * self._lines)
         loops = _loops(flow, reference, self._axis, plan)
         if len(loops) != 3:

@@ -227,13 +227,8 @@ class TiledReductionPlanner:
         )
 
     def apply(self, plan: TiledReduction) -> bool:
-        """Brings inputs through tiles; False, and the dataflow as it was, where a stage does not
-        fit."""
-        with self._flow.trial() as trial:
-            fits = self._bind(plan) == plan.widths
-            if fits:
-                trial.keep()
-        return fits
+        """Brings inputs through tiles; False where a stage does not fit."""
+        return self._bind(plan) == plan.widths
 
     def _bind(self, plan: TiledReduction) -> tuple[int, int] | None:
         """Binds the loops, where all large accesses are as wide as planned. Returns the widths that

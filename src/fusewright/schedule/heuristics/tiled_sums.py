@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.expr import Int, constant_value
 from fusewright.core.substitution import estimate
-from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Permute, Pointwise, Reduce
 from fusewright.memory import Memory
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
@@ -97,7 +96,7 @@ class TiledSumsScheduler:
     """Groups with one sum of products of two inputs, and what is computed of the sums."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        self._flow, self._target = flow, target
+        self.flow, self._target = flow, target
         self._product = product_of(flow)
 
     def candidates(self) -> Iterator[Listed[TilePlan]]:
@@ -117,16 +116,9 @@ class TiledSumsScheduler:
                 yield Refused(what, f"{us[plan]:.1f} us, and a loop of scalars {loop:.1f} us")
 
     def apply(self, plan: TilePlan) -> bool:
-        """Schedules the group; False, and the dataflow as it was, where a stage does not fit."""
+        """Schedules the group; False where a stage does not fit."""
         assert isinstance(self._product, _Product)
-        with self._flow.trial() as trial:
-            try:
-                fits = _apply(self._flow, self._product, plan)
-            except ScheduleError:
-                return False
-            if fits:
-                trial.keep()
-        return fits
+        return _apply(self.flow, self._product, plan)
 
 
 def predicted_us(p: _Product, plan: TilePlan, target: Target) -> float:

@@ -54,7 +54,7 @@ class WarpMatmulScheduler:
     """One product, or several that share an operand, and what is computed of the results."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        self._flow, self._target = flow, target
+        self.flow, self._target = flow, target
         self._products = [s for s in flow.stages if isinstance(s.op, MatMul)]
         for p in self._products:
             separate_operands(flow, p)
@@ -113,7 +113,7 @@ class WarpMatmulScheduler:
 
     def apply(self, plan: WarpPlan) -> bool:
         """Schedules by public calls."""
-        schedule_warp_products(Schedule.of(self._flow), self._products, plan)
+        schedule_warp_products(Schedule.of(self.flow), self._products, plan)
         return True
 
 
