@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Broadcast, Parts, Permute, Reshape
+from fusewright.fusion.ir import Parts, ViewBase
 from fusewright.fusion.persistent_rows import (
     THREADS_OF_ROWS,
     Held,
@@ -198,7 +198,7 @@ def _moves_in_rows(flow: Dataflow) -> list[Stage]:
 
 def _stays_in_its_row(s: Stage) -> bool:
     """Whether a move leaves every element in its row: what only spreads, cuts or pads rows."""
-    return isinstance(s.op, Reshape | Broadcast | Parts | Permute)
+    return isinstance(s.op, ViewBase | Parts)
 
 
 def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:
