@@ -30,7 +30,7 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.reduction_facts import widest_vector
+from fusewright.schedule.heuristics.reduction_facts import widest_vectors
 from fusewright.schedule.heuristics.reduction_plans import power_of_two, threads_along
 from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.heuristics.staged_rows import StagedRows
@@ -105,7 +105,7 @@ class ScanScheduler:
         self._length, self._lines = estimate(line.extent), numel(reference.shape)
         self._lines //= max(self._length, 1)
         self._inner = kept is None or _is_fast(flow, line)
-        self._vector = widest_vector(flow, reference, kept, Loop(line), inner=self._inner)
+        self._vector = widest_vectors(flow, reference, kept, Loop(line), inner=self._inner).whole
         beside = by_stride(flow, _kept_axes(reference, self._axis))
         axes = joined_axes(flow, reference, beside, [Loop(line)])
         self._neighbours = estimate(axes[-1].axis.extent) if axes else 1

@@ -35,12 +35,20 @@ from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import (
+    LINE_NBYTES,
+    MAX_VECTOR_NBYTES,
+    REGISTER_NBYTES,
+    REGISTERS_PER_SM,
+    WARP_SIZE,
+    Target,
+)
 
 THREADS = (256, 512)
 """Of a block: the fewest whose accesses are few enough."""
-MOST_ACCESSES = 32
-"""Of a thread to what a block brings at a time: all are under way together."""
+MOST_ACCESSES = REGISTERS_PER_SM // max(THREADS) // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
+"""Of a thread to what a block brings at a time: all are under way together, and the registers of a
+thread of the largest block hold no more vectors."""
 LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
 """Threads whose vectors fill a line, and granules of a line."""
 
