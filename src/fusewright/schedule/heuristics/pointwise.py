@@ -26,6 +26,7 @@ from fusewright.schedule.heuristics.common import (
     global_accesses,
     merge_all,
     numel,
+    reference_output,
     split,
     vectorize_accesses,
 )
@@ -64,11 +65,6 @@ def _is_joined(flow: Dataflow, s: Stage) -> bool:
                 found.add(reader)
                 todo.append(reader)
     return False
-
-
-def reference_output(flow: Dataflow) -> Stage:
-    """The output with the most elements, the first of those."""
-    return max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
 
 
 @dataclass(frozen=True, slots=True)

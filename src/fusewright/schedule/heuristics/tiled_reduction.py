@@ -28,6 +28,7 @@ from fusewright.schedule.heuristics.common import Params, numel, vectorize_acces
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
+    LINE_THREADS,
     RESIDENT_THREADS,
     WORKSPACE_NBYTES,
 )
@@ -36,7 +37,6 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
-    LINE_NBYTES,
     MAX_VECTOR_NBYTES,
     REGISTER_NBYTES,
     REGISTERS_PER_SM,
@@ -49,8 +49,6 @@ THREADS = (256, 512)
 MOST_ACCESSES = REGISTERS_PER_SM // max(THREADS) // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
 """Of a thread to what a block brings at a time: all are under way together, and the registers of a
 thread of the largest block hold no more vectors."""
-LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
-"""Threads whose vectors fill a line, and granules of a line."""
 
 
 @dataclass(frozen=True, slots=True)

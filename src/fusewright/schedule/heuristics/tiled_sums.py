@@ -32,7 +32,7 @@ from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.products import copy_width, strided_operand
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
-from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, Target
+from fusewright.target import CP_ASYNC_NBYTES, ISSUE_PER_CLOCK, WARP_SIZE, Target
 
 _MENU = ((128, 128, 8, 8), (128, 64, 8, 4), (64, 64, 4, 4), (64, 32, 4, 2), (32, 32, 2, 2))
 """Rows and columns of a block's tile and of a thread's: those of the smallest traffic first."""
@@ -42,7 +42,6 @@ STAGES = 2
 """Tiles of each operand in shared memory: one is copied while another is multiplied."""
 STRIP = 4
 """Elements of an operand that lie next to each other and are read together: 16 bytes of float32."""
-CP_ASYNC_NBYTES = (4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)

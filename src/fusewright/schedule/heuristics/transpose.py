@@ -30,6 +30,7 @@ from fusewright.schedule.heuristics.common import (
     cache_inputs,
     merge_all,
     numel,
+    reference_output,
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.traffic import traffic
@@ -58,7 +59,7 @@ class TransposeScheduler:
     def __init__(self, flow: Dataflow, target: Target) -> None:
         self.flow = flow
         self._target = target
-        self._reference = max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
+        self._reference = reference_output(flow)
 
     def candidates(self) -> Iterator[Listed[TransposePlan]]:
         """Square tiles that fill the chip first, then smaller and longer ones."""
