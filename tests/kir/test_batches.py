@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from random_sync_kernels import Shape, random_kernel
 from sync_kernels import kernel
 
+import fusewright as fw
 from fusewright.kir.analysis import batches, hazards
 from fusewright.kir.analysis.order import (
     Hazard,
@@ -51,7 +53,7 @@ def _gaps(k: Kernel) -> Iterator[SyncPoint]:
             for gap in (path[-1], path[-1] + 1):
                 found[gap_position(path[:-1], gap)] = scopes
     for position, scopes in found.items():
-        for scope in (SyncScope.WARP, SyncScope.BLOCK):
+        for scope in (SyncScope.WARP, SyncScope.BLOCK, SyncScope.CLUSTER):
             yield sync_at(position, scopes, scope)
 
 
@@ -96,6 +98,35 @@ def test_what_is_left_out_is_implied() -> None:
 @pytest.mark.parametrize("start", range(0, 400, 50))
 def test_what_is_left_out_of_many_kernels_is_implied(start: int) -> None:
     _counts(range(start, start + 50))
+
+
+def _softmax(x: fw.Array) -> fw.Array:
+    return fw.nn.softmax(x, axis=-1)
+
+
+def _backward(dy: fw.Array, x: fw.Array) -> Any:
+    c = fw.mean(dy * x, axis=-1, keepdims=True)
+    return dy - x * c, fw.sum(dy * x, axis=0)
+
+
+KERNELS: dict[str, tuple[Callable[..., Any], tuple[int, ...], int, str]] = {
+    "slices of rows in clusters": (_softmax, (200, 40000), 1, "sm_90a"),
+    "rings of boxes, and roles": (fw.matmul, (512, 512), 2, "sm_90a"),
+    "rings of copies by threads": (fw.matmul, (256, 256), 2, "sm_80"),
+    "rows and parts of columns": (_backward, (2048, 300), 2, "sm_90a"),
+    "a network of comparisons": (fw.sort, (64, 17), 1, "sm_90a"),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_left_out_of_schedules_is_implied(name: str) -> None:
+    fn, shape, count, arch = KERNELS[name]
+    spec = fw.TensorSpec(shape, "bfloat16")
+    found = [
+        _assert_all_are_implied(k.ir)
+        for k in fw.compile(fw.trace(fn, *[spec] * count), arch).kernels
+    ]
+    assert sum(every for every, _ in found) > 0
 
 
 def _pairs(body: str) -> list[str]:
