@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.fusion.ir import Constant, Pointwise, Reduce, Resize, TakeAlong
+from fusewright.fusion.ir import Constant, Pointwise, Reduce, Resize, TakeAlong, behind_views
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.decompose import decompose
@@ -277,3 +277,13 @@ def test_rows_are_dealt_where_runs_are_short_or_unaligned(
     parts = [t for t in split_reductions(f, TARGET).values if isinstance(t.op, Reduce)]
     first_is_reduced = parts[0].op.axes[0] == 0 and parts[0].op.operands[0].ndim > len(shape)
     assert (len(parts) == 2 and first_is_reduced) == is_dealt
+
+
+def test_behind_views_stands_what_they_show() -> None:
+    def fn(x):
+        padded = fw.pad(fw.exp(x), ((0, 1), (0, 0)))
+        return fw.broadcast_to(fw.reshape(padded.T, (3, 1, 5)), (3, 2, 5)), fw.flip(padded)
+
+    shown, moved = fw.trace(fn, fw.TensorSpec((4, 3), "float32")).outputs
+    assert isinstance(behind_views(shown).op, Resize)  # a pad has elements of its own
+    assert behind_views(moved) is moved

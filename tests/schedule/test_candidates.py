@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from fusewright.fusion.ir import Fusion, topological
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.row_partials import row_partials
+from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import candidates_of, schedule_group
-from fusewright.schedule.heuristics.candidates import Candidate, Refused
+from fusewright.schedule.heuristics.candidates import Candidate, Refused, schedule_with
 from fusewright.schedule.heuristics.common import Params
 from fusewright.target import Target, target_of
 from fusewright.verify import random_values
@@ -232,3 +233,50 @@ def test_rows_that_no_block_can_hold_are_refused_with_their_registers() -> None:
     fusion = fusion_of(backward, GROUPS["rows"][1], TARGET)
     with pytest.raises(ScheduleError, match=r"no block holds \d+\.\d registers for each"):
         schedule_group(Dataflow(fusion), poor)
+
+
+class _Plans:
+    """A scheduler of plans that change loops and then fail, or do not."""
+
+    def __init__(self, flow: Dataflow, plans: str) -> None:
+        self.flow, self.plans, self.seen = flow, plans, list[str]()
+
+    def candidates(self) -> Iterator[Candidate[str] | Refused]:
+        for k, plan in enumerate(self.plans.split()):
+            yield Candidate(plan, Params("plans", (("number", k),)), plan)
+
+    def apply(self, plan: str) -> bool:
+        y = self.flow.outputs[0]
+        self.seen.append(str(len(y.loops)))
+        set_loops(self.flow, y, ())
+        if plan.startswith("raises"):
+            raise ScheduleError(f"{plan}: does not fit")
+        return plan == "fits"
+
+
+@pytest.mark.parametrize(
+    ("plans", "number"), [("no raises fits fits", 2), ("raises1 fits", 1), ("no no", None)]
+)
+def test_a_plan_that_cannot_be_applied_is_taken_back(plans: str, number: int | None) -> None:
+    flow = Dataflow(fw.trace(fw.exp, fw.TensorSpec((8, 4), "float32")))
+    tried = _Plans(flow, plans)
+    found = schedule_with(tried)
+    assert found == (None if number is None else Params("plans", (("number", number),)))
+    assert set(tried.seen) == {"2"}  # each finds the loops that were there in the beginning
+    assert len(flow.outputs[0].loops) == (2 if number is None else 0)
+    assert len(flow.log) == (0 if number is None else 1)
+
+
+def test_where_no_plan_applies_the_first_error_is_raised() -> None:
+    flow = Dataflow(fw.trace(fw.exp, fw.TensorSpec((8, 4), "float32")))
+    with pytest.raises(ScheduleError, match="raises1: does not fit"):
+        schedule_with(_Plans(flow, "no raises1 raises2"))
+    assert len(flow.outputs[0].loops) == 2
+
+
+def test_a_wanted_plan_is_applied_or_its_own_error_raised() -> None:
+    flow = Dataflow(fw.trace(fw.exp, fw.TensorSpec((8, 4), "float32")))
+    tried, wanted = _Plans(flow, "fits raises"), Params("plans", (("number", 1),))
+    with pytest.raises(ScheduleError, match="raises: does not fit"):
+        schedule_with(tried, wanted)
+    assert len(tried.seen) == 1

@@ -11,9 +11,8 @@ import fusewright as fw
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.common import cache_inputs
+from fusewright.schedule.heuristics.common import cache_inputs, reference_output
 from fusewright.schedule.heuristics.cost import cost
-from fusewright.schedule.heuristics.pointwise import reference_output
 from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.heuristics.work import work_of
 from fusewright.target import target_of

@@ -45,7 +45,7 @@ def split_schedule(
     splits: int,
     mode: str,
     *,
-    shape: tuple[int, int, int] = (M, N, 1000),
+    shape: tuple[int, int, int] = (M, N, 600),
     batch: int = 0,
     staged: int = 0,
 ) -> fw.Schedule:
@@ -98,7 +98,7 @@ def test_products_in_every_mode(fn: Callable[..., object], mode: str, splits: in
 def test_blocks_of_a_cluster(fn: Callable[..., object], splits: int) -> None:
     """Parts go to the block that finishes them, and an mbarrier there counts their bytes: the
     warps that multiply meet no others. The last of eight begins behind the end of the depth."""
-    shape = (M, N, 64 * 7 - 40) if splits == 8 else (M, N, 1000)
+    shape = (M, N, 64 * 7 - 40) if splits == 8 else (M, N, 600)
     kernel = checked(split_schedule(fn, splits, "cluster", shape=shape))
     assert kernel.launch.cluster == splits
     assert kernel.ir.semaphores == kernel.ir.scratch == ()

@@ -9,7 +9,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics.pointwise import reference_output
+from fusewright.schedule.heuristics.common import reference_output
 from fusewright.schedule.heuristics.traffic import Traffic, traffic
 
 P = fw.permute_dims

@@ -15,6 +15,7 @@ from fusewright.schedule.copies import tile_before
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics import schedule_group
+from fusewright.schedule.heuristics.candidates import Candidate, schedule_with
 from fusewright.schedule.heuristics.common import cache_inputs
 from fusewright.schedule.heuristics.rating import Rated
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
@@ -139,11 +140,13 @@ def test_tiles_that_do_not_fit_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -
     fusion = fw.trace(lambda x: fw.permute_dims(x, (1, 0)), fw.TensorSpec((512, 1024), "float32"))
     flow = Dataflow(decompose(fusion))
     scheduler = TransposeScheduler(flow, target_of("sm_90a"))
-    plan = next(iter(scheduler.candidates()))
+    listed = list(scheduler.candidates())
+    assert isinstance(listed[0], Candidate)
+    monkeypatch.setattr(scheduler, "candidates", lambda: iter(listed))
     before = state(flow)
     module = "fusewright.schedule.heuristics.transpose"
     monkeypatch.setattr(f"{module}._is_apart", lambda s, near: True)
-    assert not scheduler.apply(plan.plan)
+    assert schedule_with(scheduler) is None
     assert state(flow) == before
 
 

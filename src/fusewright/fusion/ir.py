@@ -181,6 +181,13 @@ class OpBase:
     __slots__ = ()
 
 
+class ViewBase(OpBase):
+    """Base of ops whose result has all elements of their one operand and no others: at other
+    places, or several times."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Input(OpBase):
     """An argument of the fusion. `strides` in elements per axis, `alignment` in bytes."""
@@ -226,7 +233,7 @@ class Pointwise(OpBase):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Broadcast(OpBase):
+class Broadcast(ViewBase):
     """Result axis j is operand axis `axes[j]`, or new where that is None. Operand axes appear in
     order, each once; a mapped axis has equal extents, or extent 1 in the operand."""
 
@@ -235,7 +242,7 @@ class Broadcast(OpBase):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Permute(OpBase):
+class Permute(ViewBase):
     """Result axis j is operand axis `axes[j]`."""
 
     operands: tuple[Tensor, ...]
@@ -243,7 +250,7 @@ class Permute(OpBase):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reshape(OpBase):
+class Reshape(ViewBase):
     """The same elements in C order under another shape of equal size."""
 
     operands: tuple[Tensor, ...]
@@ -451,6 +458,13 @@ Op: TypeAlias = (
     | OwnKernel
     | Region
 )
+
+
+def behind_views(t: Tensor) -> Tensor:
+    """The value whose elements a tensor shows at other places, or several times."""
+    while isinstance(t.op, ViewBase):
+        (t,) = t.op.operands
+    return t
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,13 @@ from __future__ import annotations
 import math
 
 from fusewright.dtypes import DType, int64
-from fusewright.fusion.ir import Broadcast, Fusion, Op, Permute, Pointwise, Reshape, Tensor
+from fusewright.fusion.ir import (
+    Fusion,
+    Op,
+    Pointwise,
+    Tensor,
+    behind_views,
+)
 
 UNNAMED = (0, 1, -1, math.inf, -math.inf)
 """Literals that stay in the text of a kernel wherever they are read."""
@@ -40,15 +46,8 @@ def values_in_text(fusion: Fusion) -> frozenset[Tensor]:
     """The operands that some op of a fusion needs in the text of its kernel where they are
     literals."""
     return frozenset(
-        _spread(o)
+        behind_views(o)
         for t in fusion.values
         for position, o in enumerate(t.op.operands)
         if needs_value(t.op, position, o.dtype)
     )
-
-
-def _spread(t: Tensor) -> Tensor:
-    """What a value repeats or arranges, which a kernel reads in its stead."""
-    while isinstance(t.op, Broadcast | Reshape | Permute):
-        t = t.op.operands[0]
-    return t

@@ -41,10 +41,12 @@ CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
 THREADS_OF_ROWS = 64
-"""Threads of a block each of which has rows of its own: as many as a word has lanes, so that what a
-block takes at a time is whole words for every thread, of rows of any length."""
-LEAST_BLOCKS = 8
-"""Such blocks that a multiprocessor holds at least: some wait for memory while others compute."""
+"""Threads of a block each of which has rows of its own, as many of them as a word has lanes, so
+that what a block takes at a time is whole words, of rows of any length. The smallest blocks of
+which a multiprocessor, which has room for 32, holds all its 2048 threads."""
+LEAST_BLOCKS = 2 * PARTITIONS
+"""Such blocks that a multiprocessor holds at least. The two warps of one load together and compute
+together, so that for every scheduler one block waits for memory while another one computes."""
 
 
 @dataclass(frozen=True, slots=True)

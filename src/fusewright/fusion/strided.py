@@ -8,7 +8,16 @@ from typing import Generic, Protocol, TypeVar
 
 from fusewright.core.expr import ONE, ZERO, Expr, Int, add, constant_value, is_multiple, mul
 from fusewright.core.substitution import substitute
-from fusewright.fusion.ir import Broadcast, IndexMap, Input, Op, Permute, Reshape, Resize, Shape
+from fusewright.fusion.ir import (
+    Broadcast,
+    IndexMap,
+    Input,
+    Op,
+    Permute,
+    Resize,
+    Shape,
+    ViewBase,
+)
 from fusewright.target import BULK_ALIGNMENT, MAX_BOX_RANK
 
 
@@ -45,7 +54,7 @@ def strided_view(
     are known. None where some view between them is no stride along every axis."""
     chain: list[V] = []
     while (known := strides(t)) is None:
-        if not isinstance(t.op, Permute | Broadcast | Resize | Reshape | IndexMap):
+        if not isinstance(t.op, ViewBase | Resize | IndexMap):
             return None
         chain.append(t)
         t = operands(t)[0]

@@ -16,16 +16,14 @@ from fusewright.core.conditions import TRUE, less_equal, prove, substitute_condi
 from fusewright.core.expr import ZERO, Var, add
 from fusewright.core.substitution import substitute
 from fusewright.fusion.ir import (
-    Broadcast,
     Concat,
     Fusion,
     Input,
     Insert,
-    Permute,
     Pointwise,
-    Reshape,
     Resize,
     Tensor,
+    ViewBase,
     contiguous_strides,
 )
 from fusewright.fusion.orders import Order
@@ -78,7 +76,7 @@ def held_by(
 def _distance(t: Tensor, argument: Tensor) -> int:
     """0 where moves of values lead from an argument to a result, 1 where functions of single
     elements do too, else 2."""
-    moves = (Concat, Insert, Resize, Reshape, Permute, Broadcast)
+    moves = (Concat, Insert, Resize, ViewBase)
     for distance, kinds in enumerate([moves, (*moves, Pointwise)]):
         seen: set[Tensor] = set()
         stack = [t]

@@ -18,6 +18,7 @@ from fusewright.fusion.ir import (
     Resize,
     Scalar,
     Tensor,
+    behind_views,
 )
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.rematerialisable import is_rematerialisable
@@ -69,9 +70,7 @@ def pieces(t: Tensor, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
     """What lies in the site of a joined value. Joins among the members are looked through; where
     a reshape has no strides, its result is a piece."""
     if is_rematerialisable(t):
-        op = t.op
-        while isinstance(op, Broadcast | Reshape | Permute):
-            op = op.operands[0].op
+        op = behind_views(t).op
         yield Piece(site, None, op.value) if isinstance(op, Constant) else Piece(site, t)
         return
     if t not in members or not is_join(t):

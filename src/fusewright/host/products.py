@@ -17,6 +17,7 @@ from fusewright.fusion.ir import (
     Take,
     TakeAlong,
     Tensor,
+    ViewBase,
     contiguous_strides,
 )
 from fusewright.fusion.passes.fold_crops import is_crop
@@ -41,7 +42,7 @@ def view_of(t: Tensor) -> Strided[Tensor] | None:
 
 def is_reading(t: Tensor) -> bool:
     """Whether a value is only found at other places of its operand."""
-    return isinstance(t.op, Broadcast | Permute | Reshape | IndexMap) or is_crop(t)
+    return isinstance(t.op, ViewBase | IndexMap) or is_crop(t)
 
 
 def has_products(members: Mapping[Tensor, None]) -> bool:

@@ -5,7 +5,7 @@ Works on every node alike, from the kinds of values in its fields. Unchanged in,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import is_
 from typing import Any, TypeAlias, TypeVar
@@ -14,7 +14,8 @@ from fusewright.core.conditions import Cond, Truth, substitute_condition
 from fusewright.core.expr import Expr, Int, IntLike, Var, variables
 from fusewright.core.node import Node, symbolic_fields, with_fields
 from fusewright.core.substitution import substitute
-from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, TensorMap
+from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, Statement, TensorMap
+from fusewright.kir.traverse import walk_statements
 
 N = TypeVar("N", bound=Node)
 
@@ -157,3 +158,12 @@ def _replacing(cls: type) -> _Replacing:
 
 def _unchanged(_: Substitution, value: object) -> object:
     return value
+
+
+def with_fresh_loops(body: Sequence[Statement], values: dict[Var, Expr]) -> Body:
+    """The statements with values for variables, and inner loop variables of their own."""
+    loops = [x for s in body for x in (s, *walk_statements(s)) if isinstance(x, For)]
+    renamed: dict[Var, Expr] = {}
+    for x in loops:
+        renamed[x.var] = Var(x.var.name, x.var.lower, x.var.upper, x.var.multiple_of)
+    return Substitution({**values, **renamed}).body(tuple(body))

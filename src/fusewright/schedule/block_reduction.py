@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 LEAST_SHARED = 4
 """Reductions of one kind, and warps, from which threads add up a part each for all others: one more
-barrier, but each partial is loaded once."""
+barrier, but each partial is loaded once. Three of three warps would take 13 instructions for 21,
+four of four take 17 for 36 (`meeting`); a barrier keeps a warp for about ten."""
 DIRECT_LOADS = 8
-"""Partials that each thread loads itself, instead of a share and a butterfly; also the most
-statements written out before a loop takes their place."""
+"""Partials that each thread loads itself, instead of a share and a butterfly: two loads of four and
+seven operations are fewer than a load and five steps of two between the lanes of a warp, those of
+16 are more. Also the most statements written out before a loop takes their place."""
 
 
 def are_shared_out(values: int, lanes: int, partials: int) -> bool:

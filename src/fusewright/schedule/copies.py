@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise
 from fusewright.memory import Memory
 from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Loop
+from fusewright.target import LINE_NBYTES
 
 
 @edit("cache_after", of_tensor=True)
@@ -86,3 +89,24 @@ def _start_over(*stages: Stage) -> None:
     for s in stages:
         s.loops = tuple(Loop(c) for c in s.frame.domain)
         s.inline_depth = 0
+
+
+def exchanged(
+    graph: AxisGraph, slow: AxisClass, fast: AxisClass, chunk: int, nbytes: int
+) -> tuple[AxisClass, ...]:
+    """Where the elements of a tile of rows along `fast` lie in shared memory: the chunks, of so
+    many elements and bytes, of each line of the banks exchanged by the number of the line, so that
+    loads of neighbouring rows at one place meet every bank once. Chunks of 16 bytes:
+
+        64 elements of 2 bytes a row:    chunk c of row r lies at    c ^ r % 8
+        32, so that a line has two:      chunk c of row r lies at    (4 (r % 2) + c) ^ r // 2 % 8
+    """
+    chunks, within = graph.split(fast, chunk)
+    of_line, count = LINE_NBYTES // nbytes, estimate(chunks.extent)
+    if count >= of_line:
+        panels, own = graph.split(chunks, of_line)
+        _, by = graph.split(slow, min(of_line, estimate(slow.extent)))
+        return slow, panels, graph.swizzle(by, own)[1], within
+    lines, row = graph.split(slow, of_line // count)
+    _, by = graph.split(lines, min(of_line, estimate(lines.extent)))
+    return lines, graph.swizzle(by, graph.merge(row, chunks))[1], within

@@ -36,6 +36,7 @@ from fusewright.fusion.ir import (
     Size,
     Sort,
     Tensor,
+    ViewBase,
     contiguous_strides,
     is_alone,
     topological,
@@ -426,13 +427,8 @@ def _tie_rank(op: Op) -> int:
 
 def moves_data(op: Op) -> bool:
     """Whether the op only moves values, so that its result keeps the stored type of its operand."""
-    match op:
-        case Pointwise(fn="copy") | Permute() | Reshape() | Resize() | Concat() | Broadcast():
-            return True
-        case IndexMap() | Parts():
-            return True
-        case _:
-            return False
+    is_copy = isinstance(op, Pointwise) and op.fn == "copy"
+    return is_copy or isinstance(op, ViewBase | Resize | Parts | IndexMap | Concat)
 
 
 def strides_of(s: Stage) -> tuple[Expr, ...]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
-    Broadcast,
     Constant,
     Fusion,
     IndexMap,
-    Permute,
-    Reshape,
     Resize,
     Size,
     Take,
     TakeAlong,
     Tensor,
+    behind_views,
     with_operands,
 )
 from fusewright.fusion.passes.fold_crops import only_grows
@@ -55,6 +53,4 @@ def _moves_first(t: Tensor) -> bool:
 
 
 def _is_literal(t: Tensor) -> bool:
-    while isinstance(t.op, Broadcast | Reshape | Permute):
-        t = t.op.operands[0]
-    return isinstance(t.op, Constant | Size)
+    return isinstance(behind_views(t).op, Constant | Size)

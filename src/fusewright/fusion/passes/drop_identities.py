@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 
 from fusewright.fusion import build
-from fusewright.fusion.ir import Broadcast, Constant, Fusion, Permute, Pointwise, Reshape, Tensor
+from fusewright.fusion.ir import (
+    Constant,
+    Fusion,
+    Permute,
+    Pointwise,
+    Tensor,
+    behind_views,
+)
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -42,8 +49,7 @@ def _is_like(x: Tensor, t: Tensor) -> bool:
 
 def _is_neutral(fn: str, t: Tensor) -> bool:
     """Whether a literal as the second operand of a function leaves the first one as it is."""
-    while isinstance(t.op, Broadcast | Reshape | Permute):
-        t = t.op.operands[0]
+    t = behind_views(t)
     if not isinstance(t.op, Constant):
         return False
     value = t.op.value

@@ -49,3 +49,9 @@ def is_count(t: Tensor, count: int) -> bool:
             return is_count(t.op.operands[0], count)
         case _:
             return False
+
+
+def reduced_axes(t: Tensor) -> tuple[int, ...]:
+    """The axes of its operand over which a reduction runs."""
+    assert isinstance(t.op, Reduce)
+    return t.op.axes

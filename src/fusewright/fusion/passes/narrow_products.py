@@ -5,13 +5,11 @@ from __future__ import annotations
 from fusewright.dtypes import DType, float32
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
-    Broadcast,
     Fusion,
     MatMul,
-    Permute,
     Pointwise,
-    Reshape,
     Tensor,
+    behind_views,
     with_operands,
 )
 from fusewright.fusion.passes.rebuild import rebuild
@@ -49,8 +47,7 @@ def are_multiplied(a: DType | None, b: DType | None) -> bool:
 
 def _narrow_dtype(t: Tensor) -> DType | None:
     """The short dtype that a value was cast from, behind views."""
-    while isinstance(t.op, Permute | Broadcast | Reshape):
-        t = t.op.operands[0]
+    t = behind_views(t)
     if not isinstance(t.op, Pointwise) or t.op.fn != "cast":
         return None
     source = t.op.operands[0].dtype

@@ -14,7 +14,7 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.partitioning import LEAST_TOTAL
 from fusewright.fusion.passes.cse import cse
-from fusewright.fusion.passes.match import is_call
+from fusewright.fusion.passes.match import is_call, reduced_axes
 from fusewright.fusion.passes.rebuild import rebuild
 
 LEAST_REDUCED = 8
@@ -60,9 +60,9 @@ def nest_reductions(fusion: Fusion) -> Fusion:
 def _chain(t: Tensor, others: list[Tensor], sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The axes of the reductions that lead to one, each with those of the one before: every time
     the one that leaves the least to do."""
-    chain = [_axes(t)]
+    chain = [reduced_axes(t)]
     while True:
-        inside = [_axes(r) for r in others if set(_axes(r)) < set(chain[0])]
+        inside = [reduced_axes(r) for r in others if set(reduced_axes(r)) < set(chain[0])]
         counts = [math.prod(sizes[a] for a in axes) for axes in inside]
         if max(counts, default=0) < LEAST_REDUCED:
             return chain
@@ -73,8 +73,3 @@ def _before_casts(t: Tensor) -> Tensor:
     while is_call(t, "cast"):
         t = t.op.operands[0]
     return t
-
-
-def _axes(t: Tensor) -> tuple[int, ...]:
-    assert isinstance(t.op, Reduce)
-    return t.op.axes

@@ -25,6 +25,7 @@ from fusewright.fusion.partitioning import (
     is_read_again,
     large_inputs,
 )
+from fusewright.fusion.passes.match import reduced_axes
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import in_two_steps, is_held
 from fusewright.target import Target
@@ -65,7 +66,7 @@ def _partitions(
     inputs = {x for t in (*beside, *rows) for x in inputs_of(t.op.operands[0])}
     out: dict[Tensor, Partition] = {}
     for t, row in beside.items():
-        facts = PartitionFacts.of(t.op.operands[0], _axes(t))
+        facts = PartitionFacts.of(t.op.operands[0], reduced_axes(t))
         length = _length(row)
         if facts is None or is_held(t, facts, fusion, target):
             continue
@@ -98,16 +99,13 @@ def _are_beside(t: Tensor, row: Tensor) -> bool:
     (source,), (other,) = t.op.operands, row.op.operands
     sized = [a for a, e in enumerate(other.shape) if e != ONE]
     order = in_memory_order(other, sized, lambda v: v.op.operands)
-    fast = [a for a in _axes(row) if a in sized]
-    across = sorted(order[len(order) - len(fast) :]) == fast and not set(fast) & set(_axes(t))
+    fast = [a for a in reduced_axes(row) if a in sized]
+    across = sorted(order[len(order) - len(fast) :]) == fast and not set(fast) & set(
+        reduced_axes(t)
+    )
     return across and not large_inputs(source).isdisjoint(large_inputs(other))
 
 
 def _length(row: Tensor) -> int:
     """The elements of a row, 0 where they are not known."""
-    return math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in _axes(row))
-
-
-def _axes(t: Tensor) -> tuple[int, ...]:
-    assert isinstance(t.op, Reduce)
-    return t.op.axes
+    return math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in reduced_axes(row))

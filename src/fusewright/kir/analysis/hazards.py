@@ -18,6 +18,15 @@ import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Moment
 from fusewright.kir.analysis.async_run import agent_of
+from fusewright.kir.analysis.batches import (
+    Batch,
+    InOrder,
+    Pairs,
+    batches_of,
+    join_carried,
+    single,
+    singles,
+)
 from fusewright.kir.analysis.gatherings import gatherings_of
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.order import (
@@ -44,8 +53,6 @@ from fusewright.kir.analysis.uniformity import is_cluster_uniform
 from fusewright.kir.ir import Kernel, Memory
 from fusewright.target import WARP_SIZE
 
-_MAX_PAIRS = 1 << 21
-
 
 class Rule(Enum):
     """Which pairs are looked for: those that different threads make, or writes by threads and what
@@ -57,7 +64,8 @@ class Rule(Enum):
 
 @lru_cache(maxsize=KEPT)
 def hazards(kernel: Kernel) -> tuple[Hazard, ...]:
-    """Every hazard of the kernel whether or not a sync orders it, in order of (after, before)."""
+    """The hazards of the kernel, whether or not a sync orders them, but for those that a write
+    between their accesses implies; in order of (after, before)."""
     return hazards_in(spaces(kernel), kernel)
 
 
@@ -100,11 +108,12 @@ def _known_hazards(
         prints = contested(prints)
         for f in prints:
             yield from _simultaneous(space, f)
-    batches = _batches([f for f in prints if f.first.size])
+    batches = batches_of([f for f in prints if f.first.size], kernel)
+    in_order = InOrder(batches, leaves_out=rule is Rule.THREADS)
     for a in batches:
         for b in batches:
             if _is_meant(a.sample, b.sample, rule):
-                yield from _batch_hazards(space, a, b, kernel, rule)
+                yield from _batch_hazards(space, a, b, in_order, kernel, rule)
 
 
 def _is_meant(before: Access, after: Access, rule: Rule) -> bool:
@@ -243,85 +252,26 @@ def _simultaneous(space: Space, f: Footprint) -> Iterator[Hazard]:
     """Threads that write one place in one statement: certain ones only, no sync helps."""
     rows = np.flatnonzero(f.first != f.last)
     if f.access.can_follow and f.access.writes and f.is_exact and rows.size:
-        alone, at = _batch([f]), int(rows[0])
+        alone, at = single(f), int(rows[0])
         example = _example(space, alone, alone, at, at)
         c = replace(_worst(f.access, f.access), example=example)
         yield _hazard(space, f.access, f.access, None, c)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """Rows of all footprints that stand in the same loops, depend on the same of them and all
-    write or all read, joined at once: `member` says whose a row is."""
-
-    members: tuple[Footprint, ...]
-    member: Array
-    cells: Array
-    first: Array
-    last: Array
-    coords: tuple[Array, ...]
-
-    @property
-    def writes(self) -> bool:
-        """Whether the members write."""
-        return self.members[0].access.writes
-
-    @property
-    def loops(self) -> tuple[int, ...]:
-        """Positions of the loops on which rows depend."""
-        return self.members[0].loops
-
-    @property
-    def sample(self) -> Access:
-        """An access that stands for the loops of all."""
-        return self.members[0].access
-
-
-def _batches(prints: Sequence[Footprint]) -> list[_Batch]:
-    groups: dict[object, list[Footprint]] = {}
-    for f in prints:
-        around = tuple(loop.path for loop in f.access.site.loops)
-        role = f.access.site.role
-        kind = (
-            f.access.writes,
-            f.access.can_precede,
-            f.access.can_follow,
-            f.access.is_public,
-            f.access.use.in_async_proxy,
-            f.access.use.ends_turn,
-            f.access.use.is_wait,
-            f.access.use.makes_mbarrier,
-        )
-        key = (around, f.loops, None if role is None else role.path, kind)
-        groups.setdefault(key, []).append(f)
-    return [_batch(group) for group in groups.values()]
-
-
-def _batch(group: Sequence[Footprint]) -> _Batch:
-    sizes = [f.first.size for f in group]
-    return _Batch(
-        members=tuple(group),
-        member=np.repeat(np.arange(len(group)), sizes),
-        cells=np.concatenate([f.cells for f in group if f.cells is not None]),
-        first=np.concatenate([f.first for f in group]),
-        last=np.concatenate([f.last for f in group]),
-        coords=tuple(
-            np.concatenate([f.coords[i] for f in group]) for i in range(len(group[0].loops))
-        ),
-    )
-
-
 def _batch_hazards(
-    space: Space, a: _Batch, b: _Batch, kernel: Kernel, rule: Rule
+    space: Space, a: Batch, b: Batch, in_order: InOrder, kernel: Kernel, rule: Rule
 ) -> Iterator[Hazard]:
     """The hazards with a member of `a` first, in the same iteration or carried by a loop."""
     loops = common_loops(a.sample.site, b.sample.site)
     for level in (None, *_carriers(loops)):
-        pairs = _join(a, b, len(loops) if level is None else level)
+        if level is None:
+            pairs = in_order.join(a, b)
+        else:
+            pairs = join_carried(a, b, level)
         if pairs is None and len(a.members) + len(b.members) > 2:
-            for x in a.members:
-                for y in b.members:
-                    yield from _batch_hazards(space, _batch([x]), _batch([y]), kernel, rule)
+            for x in singles(a):
+                for y in singles(b):
+                    yield from _batch_hazards(space, x, y, in_order, kernel, rule)
             return
         carrier = None if level is None else loops[level]
         if pairs is None:
@@ -333,14 +283,13 @@ def _batch_hazards(
         if rule is Rule.THREADS:
             keep = _crosses_threads(a, b, pairs)
         if level is None:
-            keep &= _in_order(a, b)[a.member[pairs.a], b.member[pairs.b]]
             if keep.any():
                 keep &= _in_one_run(a, b, pairs, keep, kernel)
         else:
             valid, far = _carried(a, b, pairs, level)
             keep &= valid
         if keep.any():
-            pairs = _Pairs(pairs.a[keep], pairs.b[keep])
+            pairs = Pairs(pairs.a[keep], pairs.b[keep])
             nthreads = kernel.nthreads
             yield from _classes(space, a, b, pairs, far[keep], inner, carrier, nthreads)
 
@@ -357,15 +306,7 @@ def _are_of_different_runs(a: Access, b: Access, kernel: Kernel) -> bool:
     return are_exclusive(a.site, b.site, kernel) or are_of_different_blocks(a, b, kernel)
 
 
-def _in_order(a: _Batch, b: _Batch) -> Array:
-    """Which members of `a` stand before which of `b`."""
-    first = np.array([f.access.order for f in a.members])
-    second = np.array([f.access.order for f in b.members])
-    out: Array = first[:, None] < second
-    return out
-
-
-def _in_one_run(a: _Batch, b: _Batch, pairs: _Pairs, keep: Array, kernel: Kernel) -> Array:
+def _in_one_run(a: Batch, b: Batch, pairs: Pairs, keep: Array, kernel: Kernel) -> Array:
     """Which pairs of rows one run of the branches around may make both, of those to keep."""
     code = a.member[pairs.a] * len(b.members) + b.member[pairs.b]
     found = np.zeros(len(a.members) * len(b.members), dtype=bool)
@@ -376,42 +317,13 @@ def _in_one_run(a: _Batch, b: _Batch, pairs: _Pairs, keep: Array, kernel: Kernel
     return found[code]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pairs:
-    """Rows of two batches that touch one cell: indices into each."""
-
-    a: Array
-    b: Array
-
-
-def _join(a: _Batch, b: _Batch, level: int) -> _Pairs | None:
-    """All pairs of rows that share a cell and the iteration of the first `level` loops; None when
-    there are too many."""
-    ka, kb = a.cells, b.cells
-    for i in a.loops:
-        if i in b.loops and i < level:
-            n = a.sample.trips[i]
-            ka = ka * n + a.coords[a.loops.index(i)]
-            kb = kb * n + b.coords[b.loops.index(i)]
-    order = np.argsort(kb, kind="stable")
-    ordered = kb[order]
-    start, stop = np.searchsorted(ordered, ka, "left"), np.searchsorted(ordered, ka, "right")
-    counts = stop - start
-    total = int(counts.sum())
-    if total > _MAX_PAIRS:
-        return None
-    rows = np.repeat(np.arange(ka.size), counts)
-    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return _Pairs(rows, order[np.repeat(start, counts) + within])
-
-
-def _crosses_threads(a: _Batch, b: _Batch, pairs: _Pairs) -> Array:
+def _crosses_threads(a: Batch, b: Batch, pairs: Pairs) -> Array:
     """Which pairs of rows are not all one thread."""
     first, last = a.first[pairs.a], b.last[pairs.b]
     return (first != a.last[pairs.a]) | (b.first[pairs.b] != last) | (first != last)
 
 
-def _crosses(a: _Batch, b: _Batch, pairs: _Pairs, size: int) -> Array:
+def _crosses(a: Batch, b: Batch, pairs: Pairs, size: int) -> Array:
     """1 for each pair of rows whose threads are not all among the same `size` neighbours, else 0:
     one warp, or one block of a cluster."""
     first, last = a.first[pairs.a] // size, b.last[pairs.b] // size
@@ -419,7 +331,7 @@ def _crosses(a: _Batch, b: _Batch, pairs: _Pairs, size: int) -> Array:
     return (~inside | (first != last)).astype(np.int64)
 
 
-def _carried(a: _Batch, b: _Batch, pairs: _Pairs, level: int) -> tuple[Array, Array]:
+def _carried(a: Batch, b: Batch, pairs: Pairs, level: int) -> tuple[Array, Array]:
     """Which pairs the loop at `level` can carry, and which of them over two iterations or more."""
     trips = a.sample.trips[level]
     p = a.coords[a.loops.index(level)][pairs.a] if level in a.loops else None
@@ -434,7 +346,7 @@ def _carried(a: _Batch, b: _Batch, pairs: _Pairs, level: int) -> tuple[Array, Ar
     return np.ones(pairs.a.size, dtype=bool), near
 
 
-def _more(batch: _Batch, rows: Array, inner: int, *, at_end: bool) -> tuple[list[Path], Array]:
+def _more(batch: Batch, rows: Array, inner: int, *, at_end: bool) -> tuple[list[Path], Array]:
     """For loops from position `inner` on: bit i is set where a further iteration of loop i
     follows (`at_end`) or precedes the row."""
     bits = np.zeros(rows.size, dtype=np.int64)
@@ -452,9 +364,9 @@ def _more(batch: _Batch, rows: Array, inner: int, *, at_end: bool) -> tuple[list
 
 def _classes(
     space: Space,
-    a: _Batch,
-    b: _Batch,
-    pairs: _Pairs,
+    a: Batch,
+    b: Batch,
+    pairs: Pairs,
     far: Array,
     inner: int,
     carrier: LoopScope | None,
@@ -489,7 +401,7 @@ def _bits(loops: list[Path], value: int) -> tuple[Path, ...]:
     return tuple(p for i, p in enumerate(loops) if value >> i & 1)
 
 
-def _example(space: Space, a: _Batch, b: _Batch, i: int, j: int) -> Example:
+def _example(space: Space, a: Batch, b: Batch, i: int, j: int) -> Example:
     before, after = int(a.first[i]), int(b.last[j])
     if before == after:
         before, after = int(a.last[i]), int(b.first[j])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import constant_value, variables
@@ -85,7 +85,7 @@ def is_lasting(c: Cond) -> bool:
     return not any(isinstance(v, RegVar) for v in variables(c))
 
 
-def is_choice(s: Statement) -> bool:
+def is_choice(s: Statement) -> TypeGuard[Compute]:
     """Whether a statement picks its value only under a condition."""
     return (
         isinstance(s, Compute)

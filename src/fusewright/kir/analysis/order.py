@@ -362,12 +362,41 @@ def ordered_by(kernel: Kernel, found: Iterable[Hazard]) -> dict[int, tuple[Hazar
     return out | {part.id: out[wait.id] for part, wait in parts}
 
 
+def tightest(found: Iterable[Hazard]) -> tuple[Hazard, ...]:
+    """The hazards without those that others imply: where a hazard of one iteration begins and ends
+    between the two accesses of another one, in the same body, whatever orders the one for all
+    threads that have to wait orders the other.
+
+    example:  s[t] = a;  s[t+9] = b;  c = s[t+1];  d = s[t+2]   ->   of four pairs the inner one
+    """
+    listed = tuple(found)
+    runs: dict[tuple[Path, bool], list[Hazard]] = {}
+    for h in listed:
+        if _is_straight(h):
+            runs.setdefault((h.before[:-1], h.kind in RELAXED_KINDS), []).append(h)
+    implied: set[Hazard] = set()
+    for run in runs.values():
+        run.sort(key=lambda h: (h.after, tuple(-i for i in h.before), -_WIDTHS[h.scope]))
+        latest: dict[SyncScope, Path] = dict.fromkeys(SyncScope, ())
+        for h in run:
+            if h.before <= max(latest[s] for s in SyncScope if s.covers(h.scope)):
+                implied.add(h)
+            latest[h.scope] = max(latest[h.scope], h.before)
+    return tuple(h for h in listed if h not in implied)
+
+
+def _is_straight(h: Hazard) -> bool:
+    """Whether both accesses are made once each, in one body."""
+    is_once = h.carried is None and not (h.more_before or h.more_after or h.is_simultaneous)
+    return is_once and h.before[:-1] == h.after[:-1]
+
+
 def unordered_by(points: Iterable[SyncPoint], found: Iterable[Hazard]) -> tuple[Hazard, ...]:
-    """The hazards that none of the syncs orders. What orders one often orders the next, too, and is
-    asked first."""
+    """The tightest hazards that none of the syncs orders. What orders one often orders the next,
+    too, and is asked first."""
     listed = list(points)
     left: list[Hazard] = []
-    for h in found:
+    for h in tightest(found):
         k = next((k for k, p in enumerate(listed) if orders(p, h)), None)
         if k is None:
             left.append(h)

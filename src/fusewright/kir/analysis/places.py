@@ -21,9 +21,14 @@ def are_of_different_blocks(a: Access, b: Access, kernel: Kernel) -> bool:
     there this says nothing."""
     if kernel.cluster or not (is_conditional(a) and is_conditional(b)):
         return False
-    place = {d.var for d in kernel.grid} | set(kernel.symbols)
-    asked = {c: None for x in (a, b) for c in _conditions(x) if place.issuperset(variables(c))}
+    asked = {c: None for x in (a, b) for c in _conditions(x) if asks_for_place(c, kernel)}
     return any(negate(c) in asked for c in asked)
+
+
+def asks_for_place(condition: Cond, kernel: Kernel) -> bool:
+    """Whether a condition, other than none, holds for all threads of a block or for none."""
+    place = {d.var for d in kernel.grid} | set(kernel.symbols)
+    return condition is not TRUE and place.issuperset(variables(condition))
 
 
 def _conditions(a: Access) -> Iterator[Cond]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeGuard
 
 from fusewright.core.conditions import TRUE
-from fusewright.kir.analysis.needs import demands, is_lasting
+from fusewright.kir.analysis.needs import demands, is_choice
 from fusewright.kir.ir import Body, Compute, Kernel, Load, Statement
 from fusewright.kir.traverse import map_bodies
 
@@ -23,24 +22,14 @@ def drop_guards(kernel: Kernel) -> Kernel:
 
 
 def _unguarded(body: Body) -> Body:
-    if not any(_is_guarded(s) for s in body):
+    if not any(is_choice(s) for s in body):
         return body
     out: list[Statement] = []
     for s, d in zip(body, demands(body), strict=True):
         if isinstance(s, Compute | Load) and not d.needed:
             continue
-        if _is_guarded(s) and all(r.implies(s.predicate) for r in d.seen):
+        if is_choice(s) and all(r.implies(s.predicate) for r in d.seen):
             s = replace(s, predicate=TRUE)
         out.append(s)
     same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
     return body if same else tuple(out)
-
-
-def _is_guarded(s: Statement) -> TypeGuard[Compute]:
-    """Whether a statement moves a value under a condition that lasts."""
-    return (
-        isinstance(s, Compute)
-        and s.fn == "copy"
-        and s.predicate != TRUE
-        and is_lasting(s.predicate)
-    )

@@ -36,7 +36,7 @@ from fusewright.kir.ir import (
     Store,
 )
 from fusewright.kir.passes.bulk_rows import BulkRows, Pair, rows_of
-from fusewright.kir.substitute import Substitution
+from fusewright.kir.substitute import Substitution, with_fresh_loops
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import CP_ASYNC_NBYTES, MAX_VECTOR_NBYTES, Target
 
@@ -287,7 +287,7 @@ class _Ring:
         for tile, ring, stride in zip(self._tiles, self._barriers, self._strides, strict=True):
             offset = mul(mod(number, self._stages), stride)
             copies += self._work.tile_copies(tile, ring, number, offset)
-        there = _fresh(copies, {self._loop.var: k})
+        there = with_fresh_loops(copies, {self._loop.var: k})
         exists: Cond = less(k, self._loop.extent)
         out: list[Statement] = [If(exists, there)]
         if None in self._barriers:
@@ -484,15 +484,6 @@ def _moved(s: Statement, buffer: Buffer, offset: Expr) -> Statement:
 def _once(body: Body) -> For:
     """The statements as one, until trivial loops go."""
     return For(Var("once", 0, 0), Int(1), body)
-
-
-def _fresh(body: Sequence[Statement], values: dict[Var, Expr]) -> Body:
-    """The statements with values for variables, and inner loop variables of their own."""
-    loops = [x for s in body for x in (s, *walk_statements(s)) if isinstance(x, For)]
-    renamed: dict[Var, Expr] = {}
-    for x in loops:
-        renamed[x.var] = Var(x.var.name, x.var.lower, x.var.upper, x.var.multiple_of)
-    return Substitution({**values, **renamed}).body(tuple(body))
 
 
 def _tile_number(loops: Sequence[For]) -> Expr:

@@ -43,7 +43,7 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.passes.ring_protocol import RingProtocol, ring_protocol
 from fusewright.kir.passes.specialise_warps import load_role_warps, with_roles
-from fusewright.kir.substitute import Substitution
+from fusewright.kir.substitute import Substitution, with_fresh_loops
 from fusewright.kir.traits import RegisterUse
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import WARP_SIZE, Feature, Target
@@ -348,7 +348,7 @@ class _Materialiser:
         rename = Substitution(buffers=self._buffers)
         if not self._special:
             return replace(self._kernel, body=(*made, *rename.body(math)))
-        load = _fresh(self._body(self._kernel.body, (), loads=True), {})
+        load = with_fresh_loops(self._body(self._kernel.body, (), loads=True), {})
         return with_roles(
             self._kernel, tuple(made), rename.body(load), rename.body(math), self._load_warps,
             self._registers,
@@ -429,7 +429,7 @@ class _Materialiser:
         number = s.number(self._k(s))
         fills = [_counted(x, ring, number) for x in self._placed(s, s.fills)]
         out = [*ring.acquire(number, self._ids), *fills]
-        return out if k is self._k(s) else list(_fresh(out, {s.loops[-1].var: k}))
+        return out if k is self._k(s) else list(with_fresh_loops(out, {s.loops[-1].var: k}))
 
     def _placed(self, s: _Stage, body: Sequence[Statement]) -> list[Statement]:
         """The statements at the place of their tile in the ring."""
@@ -548,12 +548,3 @@ def _moved(s: Statement, offsets: dict[Buffer, Expr]) -> Statement:
 def _mentions(s: Statement, buffers: set[Buffer]) -> bool:
     return any(v in buffers for x in (s, *walk_statements(s)) for v in own_values(x)
                if isinstance(v, Buffer))  # fmt: skip
-
-
-def _fresh(body: Sequence[Statement], values: dict[Var, Expr]) -> Body:
-    """The statements with values for variables, and inner loop variables of their own."""
-    loops = [x for s in body for x in (s, *walk_statements(s)) if isinstance(x, For)]
-    renamed: dict[Var, Expr] = {}
-    for x in loops:
-        renamed[x.var] = Var(x.var.name, x.var.lower, x.var.upper, x.var.multiple_of)
-    return Substitution({**values, **renamed}).body(tuple(body))

@@ -27,6 +27,7 @@ from fusewright.kir.analysis.order import (
     orders,
     sync_id,
     sync_points,
+    tightest,
 )
 from fusewright.kir.analysis.role_conflicts import handing_roles
 from fusewright.kir.analysis.sites import StatementSite, sites
@@ -60,7 +61,7 @@ def prune_syncs(kernel: Kernel, target: Target) -> Kernel:
     points = {sync_id(site): point for site, point in sync_points(kernel)}
     if not points:
         return kernel
-    found = hazards(kernel)
+    found = tightest(hazards(kernel))
     listed = {h: {n for n, p in points.items() if orders(p, h)} for h in found}
     keepers = {h: by for h, by in listed.items() if by}
     kept = _without_redundant(points, keepers)
@@ -180,7 +181,8 @@ class _Trials:
         self._known_ways: dict[tuple[Hazard, tuple[int, ...]], Sequence[Hazard]] = {}
         self._nbare = self._bare(self._syncs, list(self._fences.values()))
         self._keepers = {
-            h: {sync_id(site) for site, p in self._syncs if orders(p, h)} for h in hazards(kernel)
+            h: {sync_id(site) for site, p in self._syncs if orders(p, h)}
+            for h in tightest(hazards(kernel))
         }
 
     def allows(self, old: SyncStatement, new: SyncStatement | None) -> bool:

@@ -25,16 +25,24 @@ from fusewright.target import Target
 
 
 def schedule_group(flow: Dataflow, target: Target, wanted: Params | None = None) -> Params:
-    """Schedules a segment by the first candidate, or by the one with the wanted parameters.
+    """Schedules a segment by the first candidate that applies, or by the one with the wanted
+    parameters.
 
-    Raises ScheduleError with the stage it cannot place, and where no candidate is left.
+    Raises ScheduleError with the stage that the first candidate cannot place, and where there is no
+    candidate.
     """
     tried: list[Scheduler[Any]] = []
+    error: ScheduleError | None = None
     for scheduler in _schedulers(flow, target):
-        chosen = schedule_with(scheduler, wanted)
+        try:
+            chosen = schedule_with(scheduler, wanted)
+        except ScheduleError as e:
+            chosen, error = None, error or e
         if chosen is not None:
             return chosen
         tried.append(scheduler)
+    if error is not None:
+        raise error
     name = flow.outputs[0].name
     if wanted is not None:
         raise ScheduleError(f"{name}: {wanted} is not among the candidates for this group")

@@ -32,7 +32,6 @@ from fusewright.schedule.heuristics.common import (
 from fusewright.schedule.heuristics.reduction_facts import (
     inputs_width,
     is_inner,
-    widest_vector,
     widest_vectors,
 )
 from fusewright.schedule.heuristics.space import joined_axes
@@ -57,7 +56,7 @@ def aligned_columns(
     width = inputs_width(flow)
     if len(axes) < 2 or estimate(axes[-1].axis.extent) < LEAST_WORDS * width:
         axes = [reduced]
-    plain = widest_vector(flow, reference, kept, reduced, inner=True)
+    plain = widest_vectors(flow, reference, kept, reduced, inner=True).whole
     if not are_short(plain, width):
         return reduced
     for even in _even_columns(flow, reference, others, axes, width):
@@ -104,7 +103,7 @@ def aligned_parts(
         return columns
     ((moving, stride),) = uneven.items()
     width = inputs_width(flow)
-    plain = widest_vector(flow, partial, rows, columns, inner=True)
+    plain = widest_vectors(flow, partial, rows, columns, inner=True).whole
     if not are_short(plain, width):
         return columns
     even = _aligned(flow, Loop(moving), columns, stride, width)
@@ -135,8 +134,8 @@ def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop 
             return merge_all(flow, [*axes[:-1], even])
     for even in _ragged(flow, reference, axes, reduced, width):
         candidate = merge_all(flow, [*axes[:-1], even])
-        cut = widest_vector(flow, reference, candidate, reduced, inner=False, anywhere=True)
-        if not are_short(cut, width):
+        found = widest_vectors(flow, reference, candidate, reduced, inner=False)
+        if not are_short(found.cut, width):
             return candidate
     return kept
 
@@ -190,7 +189,8 @@ def _helps(
     """Whether the second of these columns allows longer vectors than `plain` elements, with
     `anywhere` reads that begin at any address, and all values follow that follow the first."""
     before, after = columns
-    width = widest_vector(flow, reference, rows, after, inner=True, anywhere=anywhere)
+    found = widest_vectors(flow, reference, rows, after, inner=True)
+    width = found.cut if anywhere else found.whole
     strays = _strays(flow, reference, (rows, after)) - _strays(flow, reference, (rows, before))
     return width > plain and not strays
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from fusewright.errors import ScheduleError
+from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.common import Params
 
 P = TypeVar("P")
@@ -38,23 +40,38 @@ Listed: TypeAlias = Candidate[P] | Refused
 class Scheduler(Protocol[P]):
     """A scheduler at work on one group, whose dataflow it has prepared."""
 
+    @property
+    def flow(self) -> Dataflow:
+        """The dataflow."""
+        ...
+
     def candidates(self) -> Iterator[Listed[P]]:
         """Its candidates, the first to apply first; lazily, so that the first one is cheap."""
         ...
 
     def apply(self, plan: P) -> bool:
-        """Schedules the dataflow; False, and nothing changed, where that turns out impossible."""
+        """Schedules the dataflow, in a trial. Returns False or raises ScheduleError where that
+        turns out impossible."""
         ...
 
 
 def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Params | None:
     """Schedules by the first candidate that applies, or the one with the wanted parameters; None
-    where there is none."""
+    where there is none. Raises the ScheduleError of the first one where all that apply failed."""
+    error: ScheduleError | None = None
     for c in scheduler.candidates():
         if isinstance(c, Refused) or (wanted is not None and c.params != wanted):
             continue
-        if scheduler.apply(c.plan):
-            return c.params
+        with scheduler.flow.trial() as trial:
+            try:
+                applied = scheduler.apply(c.plan)
+            except ScheduleError as e:
+                applied, error = False, error or e
+            if applied:
+                trial.keep()
+                return c.params
+    if error is not None:
+        raise error
     return None
 
 

@@ -63,6 +63,11 @@ def full_width(narrow: Sequence[Stage], tensors: Sequence[Stage]) -> int:
     return min(MAX_VECTOR_NBYTES // smallest, lanes)
 
 
+def reference_output(flow: Dataflow) -> Stage:
+    """The output with the most elements, the first of those."""
+    return max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
+
+
 def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:
     """One loop over all of these, the first outermost; None for no loops."""
     sized = [x for x in loops if x.axis.extent != Int(1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusewright.fusion.ir import Broadcast, Concat, Iota, Parts, Permute, Reshape
+from fusewright.fusion.ir import Concat, Iota, Parts, ViewBase
 from fusewright.fusion.rematerialisable import MAX_STEPS, is_step
 from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
@@ -52,7 +52,7 @@ def _steps(s: Stage) -> int | None:
     """The elementwise ops behind what follows from coordinates alone; None for other values."""
     if s.is_virtual or isinstance(s.op, Iota):
         return 0
-    if not isinstance(s.op, Broadcast | Reshape | Parts | Permute) and not is_step(s.op):
+    if not isinstance(s.op, ViewBase | Parts) and not is_step(s.op):
         return None
     total = int(is_step(s.op))
     for o in s.operands:

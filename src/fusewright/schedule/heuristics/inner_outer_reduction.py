@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Broadcast, Parts, Permute, Reshape
+from fusewright.fusion.ir import Parts, ViewBase
 from fusewright.fusion.persistent_rows import (
     THREADS_OF_ROWS,
     Held,
@@ -99,7 +99,7 @@ class InnerOuterScheduler:
     def __init__(self, flow: Dataflow, target: Target) -> None:
         """Raises ScheduleError for rows or columns of size 1."""
         clone_untied_uses(flow)
-        self._flow = flow
+        self.flow = flow
         self._target = target
         self._copies = cache_inputs(flow, _moves_in_rows(flow))
         sums = sums_of(flow)
@@ -148,26 +148,15 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         if isinstance(plan, RowsOfThreads):
             return self._apply_staged(plan)
-        self._follow(_loops(self._flow, self._parts, self._each, self._columns, plan))
+        self._follow(_loops(self.flow, self._parts, self._each, self._columns, plan))
         if plan.vector > 1:
-            vectorize_accesses(self._flow, self._partials[0])
-        inline_most(self._flow)
+            vectorize_accesses(self.flow, self._partials[0])
+        inline_most(self.flow)
         return True
 
     def _apply_staged(self, plan: RowsOfThreads) -> bool:
-        """Walks over the rows through shared memory; False, and the dataflow as it was, where a
-        stage does not fit."""
-        with self._flow.trial() as trial:
-            try:
-                fits = self._staged(plan)
-            except ScheduleError:
-                return False
-            if fits:
-                trial.keep()
-        return fits
-
-    def _staged(self, plan: RowsOfThreads) -> bool:
-        flow = self._flow
+        """Walks over the rows through shared memory."""
+        flow = self.flow
         staged = StagedRows(flow, numel(self._row.operands[0].shape))
         trips, rows = split(flow, self._each, plan.rows)
         around = (Loop(self._parts.axis, Parallel.BIDX), Loop(trips.axis))
@@ -179,7 +168,7 @@ class InnerOuterScheduler:
 
     def _follow(self, loops: tuple[Loop, ...]) -> None:
         """Lets all stages that vary from row to row run along these loops."""
-        flow, row, partial = self._flow, self._row, self._partials[0]
+        flow, row, partial = self.flow, self._row, self._partials[0]
         separate_phases(flow, row, self._copies)
         set_loops(flow, partial, loops)
         blocks = loops[0].axis
@@ -209,7 +198,7 @@ def _moves_in_rows(flow: Dataflow) -> list[Stage]:
 
 def _stays_in_its_row(s: Stage) -> bool:
     """Whether a move leaves every element in its row: what only spreads, cuts or pads rows."""
-    return isinstance(s.op, Reshape | Broadcast | Parts | Permute)
+    return isinstance(s.op, ViewBase | Parts)
 
 
 def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:

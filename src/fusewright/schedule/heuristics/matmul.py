@@ -73,7 +73,7 @@ class MatmulScheduler:
     """One product, or several that share an operand, and what is computed of the results."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        self._flow, self._target = flow, target
+        self.flow, self._target = flow, target
         self._products = [s for s in flow.stages if isinstance(s.op, MatMul)]
         self._product = self._products[0]
         for p in self._products:
@@ -100,8 +100,8 @@ class MatmulScheduler:
 
     def _plans(self) -> list[ProductPlan]:
         """Those of the menu; of results of unknown sizes in no order, and in no clusters."""
-        outputs = sum(_can_stage(self._flow, self._product, y) for y in self._flow.outputs)
-        loaded = sum(x.dtype.nbytes for x, _ in tiles_read(self._flow, self._product))
+        outputs = sum(_can_stage(self.flow, self._product, y) for y in self.flow.outputs)
+        loaded = sum(x.dtype.nbytes for x, _ in tiles_read(self.flow, self._product))
         first, second = (len({p.operands[i] for p in self._products}) for i in (0, 1))
         plans = menu_plans(self._sizes(), self._target, (first, second), outputs, loaded)
         if None not in map(constant_value, self._product.shape):
@@ -117,7 +117,7 @@ class MatmulScheduler:
 
     def _suffix(self) -> Suffix:
         """What is computed of the results, for each place of one."""
-        flow, product = self._flow, self._product
+        flow, product = self.flow, self._product
         forms = fast_forms(flow.stages, consumers_of(flow))
         behind = [
             s for s in flow.stages if is_computed(s) and numel(s.shape) == numel(product.shape)
@@ -134,7 +134,7 @@ class MatmulScheduler:
         if plan.warpgroups <= MAX_COMPUTING:
             return True
         views = {o for p in self._products for o in p.operands}
-        behind = [s for s in computed(self._flow.stages) if s not in {*self._products, *views}]
+        behind = [s for s in computed(self.flow.stages) if s not in {*self._products, *views}]
         casts = [isinstance(s.op, Pointwise) and s.op.fn in ("cast", "copy") for s in behind]
         return plan.staged > 0 and all(casts)
 
@@ -203,7 +203,7 @@ class MatmulScheduler:
 
     def apply(self, plan: ProductPlan) -> bool:
         """Schedules by public calls."""
-        schedule_products(Schedule.of(self._flow), self._products, plan)
+        schedule_products(Schedule.of(self.flow), self._products, plan)
         return True
 
 

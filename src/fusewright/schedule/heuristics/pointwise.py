@@ -26,6 +26,7 @@ from fusewright.schedule.heuristics.common import (
     global_accesses,
     merge_all,
     numel,
+    reference_output,
     split,
     vectorize_accesses,
 )
@@ -66,11 +67,6 @@ def _is_joined(flow: Dataflow, s: Stage) -> bool:
     return False
 
 
-def reference_output(flow: Dataflow) -> Stage:
-    """The output with the most elements, the first of those."""
-    return max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
-
-
 @dataclass(frozen=True, slots=True)
 class Flat:
     """Elements of a vector, vectors of a thread, threads of a block, how many blocks' vectors lie
@@ -103,7 +99,7 @@ class PointwiseScheduler:
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         clone_untied_uses(flow)
-        self._flow = flow
+        self.flow = flow
         self._target = target
         self._held = cache_inputs(flow)
         self._reference = reference_output(flow)
@@ -142,10 +138,10 @@ class PointwiseScheduler:
         far apart they lie for it."""
         size, width = max(1, numel(self._reference.shape)), walk.width
         whole, large_by_tensor, small = 0, dict[Stage, float](), dict[Stage, int]()
-        direct = [s for s in self._flow.outputs if any(o.is_input for o in s.operands)]
+        direct = [s for s in self.flow.outputs if any(o.is_input for o in s.operands)]
         for s in dict.fromkeys((*self._held, *direct)):
             own = s.dtype.nbytes * width
-            if numel(s.operands[0].shape) * SMALL > size or _is_joined(self._flow, s):
+            if numel(s.operands[0].shape) * SMALL > size or _is_joined(self.flow, s):
                 source = s.operands[0]
                 asked = large_by_tensor.get(source, 0.0) + own * min(1.0, numel(s.shape) / size)
                 large_by_tensor[source] = min(asked, own * numel(source.shape) / size)
@@ -169,7 +165,7 @@ class PointwiseScheduler:
     def _shared(self, walk: Walk, apart: int) -> set[Stage]:
         """The inputs of which the vectors of a thread read the same elements where they lie some
         blocks apart; none where that is far, or leaves the last round ragged."""
-        flow, reference = self._flow, self._reference
+        flow, reference = self.flow, self._reference
         round_size = walk.width * THREADS * REUSED * apart
         if apart > MAX_APART or numel(reference.shape) < ROUNDS * round_size:
             return set()
@@ -188,7 +184,7 @@ class PointwiseScheduler:
 
     def apply(self, plan: Flat | None) -> bool:
         """Binds the flat loop."""
-        flow, reference = self._flow, self._reference
+        flow, reference = self.flow, self._reference
         if plan is None or not self._walks:
             set_loops(flow, reference, ())
             transform_like(flow, reference, align=True)

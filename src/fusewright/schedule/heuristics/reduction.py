@@ -70,7 +70,7 @@ class ReductionScheduler:
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         clone_untied_uses(flow)
-        self._flow = flow
+        self.flow = flow
         self._target = target
         self._copies = cache_inputs(flow, [s for s in flow.stages if _meets_others(flow, s)])
         self._reference = reference_of(flow)
@@ -88,7 +88,7 @@ class ReductionScheduler:
     ) -> Iterator[Listed[ReductionPlan] | Listed[ShortRows] | Listed[TiledReduction]]:
         """Where rows are held and how threads share them, in the order of the rules."""
         yield from self._short.candidates()
-        rows = facts_of(self._flow, self._reference, self._kept, self._reduced, self._copies)
+        rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
         yield from self._tiled.candidates(
             inner=rows.inner, is_read_again=rows.is_read_again, neighbours=rows.neighbours
         )
@@ -97,7 +97,7 @@ class ReductionScheduler:
     def _is_skewed(self) -> bool:
         """Whether columns are counted from another address in each row."""
         kept, reduced = self._reference.frame.output, self._reduced
-        return reduced is not None and self._flow.graph.is_moved_by(reduced.axis, kept)
+        return reduced is not None and self.flow.graph.is_moved_by(reduced.axis, kept)
 
     def apply(self, plan: ReductionPlan | ShortRows | TiledReduction) -> bool:
         """Places copies, separates what must not be kept, and binds the loops."""
@@ -105,7 +105,7 @@ class ReductionScheduler:
             return self._tiled.apply(plan)
         if isinstance(plan, ShortRows):
             return self._short.apply(plan)
-        flow, reference, copies = self._flow, self._reference, self._copies
+        flow, reference, copies = self.flow, self._reference, self._copies
         held = held_copies(flow, reference, copies)
         in_shared: list[Stage] = []
         if plan.held_in is Memory.SHARED:
@@ -141,7 +141,7 @@ class ReductionScheduler:
         trips = self._reference.loops[-2].axis  # in front of the lanes
         single = [
             s
-            for s in computed(self._flow.stages)
+            for s in computed(self.flow.stages)
             if s not in held
             and s.memory is Memory.LOCAL
             and any(o.is_input for o in s.operands)

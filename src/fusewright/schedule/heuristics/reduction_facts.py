@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import Fit
 from fusewright.axes.frames import Pinned
@@ -132,34 +134,22 @@ def vector_of_rows(
 ) -> int:
     """The lanes that all large accesses allow, where these are few also with reads that begin at
     any address."""
-    vector, cut = widest_vectors(flow, reference, kept, reduced, inner=inner)
-    return max(vector, cut) if are_short(vector, inputs_width(flow)) else vector
+    widest = widest_vectors(flow, reference, kept, reduced, inner=inner)
+    return widest.cut if are_short(widest.whole, inputs_width(flow)) else widest.whole
 
 
-def widest_vector(
-    flow: Dataflow,
-    reference: Stage,
-    kept: Loop | None,
-    reduced: Loop | None,
-    *,
-    inner: bool,
-    anywhere: bool = False,
-) -> int:
-    """Lanes along the reduced axes (`inner`) or the kept ones that all large accesses allow; with
-    `anywhere` also reads that begin at any address."""
-    lanes, other = (reduced, kept) if inner else (kept, reduced)
-    assert lanes is not None
-    allowed = ANYWHERE if anywhere else IN_WORDS
-    width = inputs_width(flow)
-    while width > 1 and not _fits(flow, reference, other, lanes, width) <= allowed:
-        width //= 2
-    return width
+class WidestVectors(NamedTuple):
+    """Lanes of vectors that are whole words, and of reads that may begin at any address."""
+
+    whole: int
+    cut: int
 
 
 def widest_vectors(
     flow: Dataflow, reference: Stage, kept: Loop | None, reduced: Loop | None, *, inner: bool
-) -> tuple[int, int]:
-    """The widest vector of whole words, and the one of reads that begin at any address."""
+) -> WidestVectors:
+    """The widest vectors along the reduced axes (`inner`) or the kept ones that all large accesses
+    allow."""
     lanes, other = (reduced, kept) if inner else (kept, reduced)
     assert lanes is not None
     width, cut = inputs_width(flow), 1
@@ -169,7 +159,7 @@ def widest_vectors(
         if found <= IN_WORDS:
             break
         width //= 2
-    return width, cut
+    return WidestVectors(width, max(width, cut))
 
 
 def _fits(

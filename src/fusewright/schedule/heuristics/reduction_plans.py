@@ -43,7 +43,8 @@ LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
 2026-11-23, a quarter of a line a row reaches 0.4 of a copy, half of one 0.57, whole lines 0.8."""
 RESIDENT_THREADS = 1024
 ROUNDS = 2
-"""Times that blocks fill the chip, so that it does not wait for the last of them."""
+"""Times that blocks fill the chip. Of one round all of the chip would wait for the last block, of
+two, which do not run in step, for half a block; more rounds are as many exchanges more."""
 WORKSPACE_NBYTES = 2048
 """Shared memory of a block beside the rows it holds: workspaces and what the system takes."""
 

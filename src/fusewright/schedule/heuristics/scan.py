@@ -30,7 +30,7 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.reduction_facts import widest_vector
+from fusewright.schedule.heuristics.reduction_facts import widest_vectors
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
     power_of_two,
@@ -105,7 +105,7 @@ class ScanScheduler:
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         clone_untied_uses(flow)
-        self._flow = flow
+        self.flow = flow
         self._target = target
         self._loads = cache_inputs(flow)
         self._scans = [s for s in flow.stages if isinstance(s.op, Scan)]
@@ -119,7 +119,7 @@ class ScanScheduler:
         self._length, self._lines = estimate(line.extent), numel(reference.shape)
         self._lines //= max(self._length, 1)
         self._inner = kept is None or _is_fast(flow, line)
-        self._vector = widest_vector(flow, reference, kept, Loop(line), inner=self._inner)
+        self._vector = widest_vectors(flow, reference, kept, Loop(line), inner=self._inner).whole
         beside = by_stride(flow, _kept_axes(reference, self._axis))
         axes = joined_axes(flow, reference, beside, [Loop(line)])
         self._neighbours = estimate(axes[-1].axis.extent) if axes else 1
@@ -142,7 +142,7 @@ class ScanScheduler:
             yield staged
         if self._has_runs:
             yield from self._rows() if self._inner else self._columns()
-        if self._has_runs and self._inner and not _is_fast_in_results(self._flow, self._line):
+        if self._has_runs and self._inner and not _is_fast_in_results(self.flow, self._line):
             yield from self._across()
         yield from self._alone()
         if is_short and not comes_first:
@@ -159,7 +159,7 @@ class ScanScheduler:
 
     def _fits(self, staged: ScanPlan) -> bool:
         """Whether rows lie one behind the other, as those do that go through shared memory."""
-        with self._flow.trial():
+        with self.flow.trial():
             return self._apply_staged(staged)
 
     def _rows(self) -> Iterator[ScanPlan]:
@@ -199,15 +199,11 @@ class ScanScheduler:
                 yield ScanPlan(False, 1, run, along, side, is_across=True)
 
     def apply(self, plan: ScanPlan) -> bool:
-        """Cuts the lines in runs, and binds the loops; False, and the dataflow as it was, where
-        lines do not lie one behind the other."""
-        flow = self._flow
+        """Cuts the lines in runs, and binds the loops; False where lines do not lie one behind the
+        other."""
+        flow = self.flow
         if plan.is_staged:
-            with flow.trial() as trial:
-                fits = self._apply_staged(plan)
-                if fits:
-                    trial.keep()
-            return fits
+            return self._apply_staged(plan)
         for s in self._scans if plan.run else ():
             block_scan(flow, s, plan.run)
         reference = self._scans[0]
@@ -222,7 +218,7 @@ class ScanScheduler:
         return True
 
     def _apply_staged(self, plan: ScanPlan) -> bool:
-        flow, reference = self._flow, self._scans[0]
+        flow, reference = self.flow, self._scans[0]
         staged = StagedRows(flow, self._length * self._lines)
         loops = _loops(flow, reference, self._axis, plan)
         if len(loops) != 3:

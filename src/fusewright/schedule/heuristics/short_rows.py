@@ -197,14 +197,9 @@ class ShortRowsPlanner:
         return []
 
     def apply(self, plan: ShortRows) -> bool:
-        """Binds the loops; False, and the dataflow as it was, where rows do not lie one behind the
-        other."""
+        """Binds the loops; False where rows do not lie one behind the other."""
         if plan.is_staged:
-            with self._flow.trial() as trial:
-                fits = self._apply_staged(plan)
-                if fits:
-                    trial.keep()
-            return fits
+            return self._apply_staged(plan)
         lanes = self._set_loops(plan.rows)
         for s in computed(self._flow.stages):
             self._widened(s, lanes)

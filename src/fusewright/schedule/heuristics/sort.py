@@ -57,7 +57,7 @@ class SortScheduler:
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         clone_untied_uses(flow)
-        self._flow = flow
+        self.flow = flow
         cache_inputs(flow)
         (self._sort,) = (s for s in flow.stages if isinstance(s.op, Sort))
         assert isinstance(self._sort.op, Sort)
@@ -84,7 +84,7 @@ class SortScheduler:
 
     def apply(self, plan: SortPlan) -> bool:
         """Puts the tile into shared memory, and binds the loops."""
-        flow, source = self._flow, self._sort.operands[0]
+        flow, source = self.flow, self._sort.operands[0]
         tile = copy_after(flow, source, readers=[self._sort], memory=Memory.SHARED)
         set_loops(flow, tile, self._loops(tile, plan))
         transform_like(flow, tile, align=True)
@@ -94,10 +94,10 @@ class SortScheduler:
     def _loops(self, tile: Stage, plan: SortPlan) -> tuple[Loop, ...]:
         row = tile.frame.output[self._axis]
         others = tuple(c for k, c in enumerate(tile.frame.output) if k != self._axis)
-        trips, along = split(self._flow, Loop(row), plan.along)
+        trips, along = split(self.flow, Loop(row), plan.along)
         out: list[Loop] = []
-        kept = merge_all(self._flow, by_stride(self._flow, others))
+        kept = merge_all(self.flow, by_stride(self.flow, others))
         if kept is not None:
-            blocks, beside = split(self._flow, kept, plan.rows)
+            blocks, beside = split(self.flow, kept, plan.rows)
             out += [Loop(blocks.axis, Parallel.BIDX), Loop(beside.axis, Parallel.TIDY)]
         return (*out, Loop(trips.axis, Parallel.UNROLL), Loop(along.axis, Parallel.TIDX))

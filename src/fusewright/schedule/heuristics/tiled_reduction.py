@@ -28,6 +28,7 @@ from fusewright.schedule.heuristics.common import Params, numel, vectorize_acces
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
+    LINE_THREADS,
     RESIDENT_THREADS,
     WORKSPACE_NBYTES,
 )
@@ -35,14 +36,19 @@ from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import (
+    MAX_VECTOR_NBYTES,
+    REGISTER_NBYTES,
+    REGISTERS_PER_SM,
+    WARP_SIZE,
+    Target,
+)
 
 THREADS = (256, 512)
 """Of a block: the fewest whose accesses are few enough."""
-MOST_ACCESSES = 32
-"""Of a thread to what a block brings at a time: all are under way together."""
-LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
-"""Threads whose vectors fill a line, and granules of a line."""
+MOST_ACCESSES = REGISTERS_PER_SM // max(THREADS) // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
+"""Of a thread to what a block brings at a time: all are under way together, and the registers of a
+thread of the largest block hold no more vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +233,8 @@ class TiledReductionPlanner:
         )
 
     def apply(self, plan: TiledReduction) -> bool:
-        """Brings inputs through tiles; False, and the dataflow as it was, where a stage does not
-        fit."""
-        with self._flow.trial() as trial:
-            fits = self._bind(plan) == plan.widths
-            if fits:
-                trial.keep()
-        return fits
+        """Brings inputs through tiles; False where a stage does not fit."""
+        return self._bind(plan) == plan.widths
 
     def _bind(self, plan: TiledReduction) -> tuple[int, int] | None:
         """Binds the loops, where all large accesses are as wide as planned. Returns the widths that

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.expr import Int, constant_value
 from fusewright.core.substitution import estimate
-from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Permute, Pointwise, Reduce
+from fusewright.fusion.strided import fastest_axis
 from fusewright.memory import Memory
+from fusewright.schedule.copies import exchanged
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
@@ -28,9 +29,10 @@ from fusewright.schedule.heuristics.common import Params, merge_all, vectorize_a
 from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.products import copy_width, strided_operand
 from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
-from fusewright.target import ISSUE_PER_CLOCK, LINE_NBYTES, MAX_VECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import CP_ASYNC_NBYTES, ISSUE_PER_CLOCK, WARP_SIZE, Target
 
 _MENU = ((128, 128, 8, 8), (128, 64, 8, 4), (64, 64, 4, 4), (64, 32, 4, 2), (32, 32, 2, 2))
 """Rows and columns of a block's tile and of a thread's: those of the smallest traffic first."""
@@ -40,7 +42,6 @@ STAGES = 2
 """Tiles of each operand in shared memory: one is copied while another is multiplied."""
 STRIP = 4
 """Elements of an operand that lie next to each other and are read together: 16 bytes of float32."""
-CP_ASYNC_NBYTES = (4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class TiledSumsScheduler:
     """Groups with one sum of products of two inputs, and what is computed of the sums."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        self._flow, self._target = flow, target
+        self.flow, self._target = flow, target
         self._product = product_of(flow)
 
     def candidates(self) -> Iterator[Listed[TilePlan]]:
@@ -117,16 +118,9 @@ class TiledSumsScheduler:
                 yield Refused(what, f"{us[plan]:.1f} us, and a loop of scalars {loop:.1f} us")
 
     def apply(self, plan: TilePlan) -> bool:
-        """Schedules the group; False, and the dataflow as it was, where a stage does not fit."""
+        """Schedules the group; False where a stage does not fit."""
         assert isinstance(self._product, _Product)
-        with self._flow.trial() as trial:
-            try:
-                fits = _apply(self._flow, self._product, plan)
-            except ScheduleError:
-                return False
-            if fits:
-                trial.keep()
-        return fits
+        return _apply(self.flow, self._product, plan)
 
 
 def predicted_us(p: _Product, plan: TilePlan, target: Target) -> float:
@@ -300,7 +294,9 @@ def _apply(flow: Dataflow, p: _Product, plan: TilePlan) -> bool:
         inline_to(flow, {near: len(walk if o.is_deep else inner)})
         inline_to(flow, {tile: len(around)})
         if o.is_deep:
-            set_allocation(flow, tile, _exchanged(graph, o, side, depth))
+            chunk = max(_width(o), estimate(depth.lanes.extent))
+            nbytes = chunk * o.source.dtype.nbytes
+            set_allocation(flow, tile, exchanged(graph, side.tile, depth.tile, chunk, nbytes))
     if plan.stages > 1:
         for tile, _ in tiles:
             if tile.copied is not None:
@@ -320,33 +316,13 @@ def _tile(s: Schedule, o: _Operand) -> tuple[Stage, Stage]:
 
 
 def _width(o: _Operand) -> int:
-    """Elements of an input that are copied together: as many as every row begins with aligned."""
-    itemsize, strides = o.source.dtype.nbytes, strides_of(o.source)
-    others = [constant_value(e) for e in strides if e != Int(1)]
-    if len(others) != len(strides) - 1 or None in others:
-        return 1
-    extent = constant_value(o.source.shape[strides.index(Int(1))])
-    width = MAX_VECTOR_NBYTES // itemsize
-    while width > 1 and (
-        extent is None
-        or extent % width
-        or any((n or 0) % width for n in others)
-        or o.source.alignment % (width * itemsize)
-    ):
-        width //= 2
-    return width
-
-
-def _exchanged(graph: AxisGraph, o: _Operand, side: _Side, depth: _Depth) -> tuple[AxisClass, ...]:
-    """A tile whose rows run along the depth, the chunks of each line of the banks exchanged by the
-    number of the line: threads that read one place of neighbouring rows find different banks."""
-    rows = max(1, LINE_NBYTES // (estimate(depth.tile.extent) * o.source.dtype.nbytes))
-    chunks, within = graph.split(depth.tile, max(_width(o), estimate(depth.lanes.extent)))
-    lines, row = graph.split(side.tile, rows)
-    together = graph.merge(row, chunks)
-    _, by = graph.split(lines, min(estimate(together.extent), estimate(lines.extent)))
-    _, permuted = graph.swizzle(by, together)
-    return lines, permuted, within
+    """Elements of an input that are copied together: as many as every row begins with aligned, and
+    divide it."""
+    view = strided_operand(o.source)
+    assert view is not None, "an input lies in memory by strides"
+    fastest = fastest_axis(view)
+    extent = None if fastest is None else constant_value(view.shape[fastest])
+    return 1 if extent is None else math.gcd(copy_width(view, o.source.dtype.nbytes), extent)
 
 
 def _load(

@@ -30,6 +30,7 @@ from fusewright.schedule.heuristics.common import (
     cache_inputs,
     merge_all,
     numel,
+    reference_output,
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.traffic import traffic
@@ -56,25 +57,20 @@ class TransposeScheduler:
     any other."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        self._flow = flow
+        self.flow = flow
         self._target = target
-        self._reference = max(flow.outputs, key=lambda s: (numel(s.shape), -flow.outputs.index(s)))
+        self._reference = reference_output(flow)
 
     def candidates(self) -> Iterator[Listed[TransposePlan]]:
         """Square tiles that fill the chip first, then smaller and longer ones."""
         if numel(self._reference.shape) >= LEAST_ELEMENTS:
-            found = traffic(self._flow, self._reference)
-            crossing = crossings(self._flow.graph, self._reference, found)
+            found = traffic(self.flow, self._reference)
+            crossing = crossings(self.flow.graph, self._reference, found)
             yield from distinct(plans(crossing, self._target))
 
     def apply(self, plan: TransposePlan) -> bool:
-        """Inserts the tiles; False, and the dataflow as it was, where the loops do not reach every
-        stage."""
-        with self._flow.trial() as trial:
-            fits = _apply(self._flow, self._reference, plan)
-            if fits:
-                trial.keep()
-        return fits
+        """Inserts the tiles; False where the loops do not reach every stage."""
+        return _apply(self.flow, self._reference, plan)
 
 
 # --- doing --------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fusewright.axes.classes import AxisClass, AxisGraph
+from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import MatMul
 from fusewright.fusion.strided import fastest_axis
+from fusewright.schedule.copies import exchanged
 from fusewright.schedule.edits import set_allocation
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
@@ -45,7 +46,7 @@ from fusewright.schedule.products import (
     strided_operand,
 )
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
-from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, Feature, Target
+from fusewright.target import MAX_VECTOR_NBYTES, Feature, Target
 
 WHAT = "tiles on the instructions of single warps"
 
@@ -54,7 +55,7 @@ class WarpMatmulScheduler:
     """One product, or several that share an operand, and what is computed of the results."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        self._flow, self._target = flow, target
+        self.flow, self._target = flow, target
         self._products = [s for s in flow.stages if isinstance(s.op, MatMul)]
         for p in self._products:
             separate_operands(flow, p)
@@ -113,7 +114,7 @@ class WarpMatmulScheduler:
 
     def apply(self, plan: WarpPlan) -> bool:
         """Schedules by public calls."""
-        schedule_warp_products(Schedule.of(self._flow), self._products, plan)
+        schedule_warp_products(Schedule.of(self.flow), self._products, plan)
         return True
 
 
@@ -134,11 +135,11 @@ def schedule_warp_products(s: Schedule, stages: Sequence[Stage], plan: WarpPlan)
     for p in products:
         p.mma(warps=(plan.down, plan.across))
     for o in operands:
-        exchanged = _copy_tile(s.flow, o, plan)
+        places = _copy_tile(s.flow, o, plan)
         if plan.stages > 1:
             o.circular_buffer(plan.stages)
         o.inline_at(next(p for p in products if o.stage in p.stage.operands), around)
-        set_allocation(s.flow, o.stage, exchanged)
+        set_allocation(s.flow, o.stage, places)
     s.transform_like(products[0], suffix)
     vectorize_accesses(s.flow, suffix[-1].stage)
     s.inline_most(suffix)
@@ -167,34 +168,15 @@ def _copy_tile(flow: Dataflow, o: ScheduledTensor, plan: WarpPlan) -> tuple[Axis
     if not flow.graph.depends(fast, [along]):
         slow, fast = fast, slow
         o.reorder({-1: -2})
-    exchanged = _exchanged(flow.graph, slow, fast, o.stage.dtype.nbytes)
+    chunk = MAX_VECTOR_NBYTES // o.stage.dtype.nbytes
+    places = exchanged(flow.graph, slow, fast, chunk, MAX_VECTOR_NBYTES)
     o.split(-1, width)
     o.merge(-3, -2)
     o.split(-2, min(plan.threads, estimate(o.stage.loops[-2].axis.extent)))
     o.parallelize(-2, Parallel.TIDX).parallelize(-1, Parallel.VECTORIZE)
     if constant_value(o.stage.loops[-3].axis.extent) != 1:
         o.parallelize(-3, Parallel.UNROLL)
-    return exchanged
-
-
-def _exchanged(
-    graph: AxisGraph, slow: AxisClass, fast: AxisClass, itemsize: int
-) -> tuple[AxisClass, ...]:
-    """A tile of rows along `fast`, the chunks of each line of the banks exchanged by the number of
-    the line, so that loads of eight neighbouring rows at one place meet every bank once:
-
-        64 elements of 2 bytes a row:    chunk c of row r lies at    c ^ r % 8
-        32, so that a line has two:      chunk c of row r lies at    (4 (r % 2) + c) ^ r // 2 % 8
-    """
-    chunks, within = graph.split(fast, MAX_VECTOR_NBYTES // itemsize)
-    of_line, count = LINE_NBYTES // MAX_VECTOR_NBYTES, estimate(chunks.extent)
-    if count >= of_line:
-        panels, chunk = graph.split(chunks, of_line)
-        _, by = graph.split(slow, min(of_line, estimate(slow.extent)))
-        return slow, panels, graph.swizzle(by, chunk)[1], within
-    lines, row = graph.split(slow, of_line // count)
-    _, by = graph.split(lines, min(of_line, estimate(lines.extent)))
-    return lines, graph.swizzle(by, graph.merge(row, chunks))[1], within
+    return places
 
 
 def copy_widths(product: Stage) -> tuple[int, int]:

@@ -15,18 +15,16 @@ from fusewright.core.instructions import CODE, INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import (
-    Broadcast,
     Concat,
     Constant,
     IndexMap,
     Parts,
-    Permute,
     Pointwise,
     Reduce,
-    Reshape,
     Resize,
     Scan,
     Sort,
+    ViewBase,
 )
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -449,7 +447,7 @@ def element_instructions(s: Stage, form: str | None) -> float:
 def _is_by_literal(s: Stage) -> bool:
     """Whether integers are divided by a number that stands in the text of the kernel."""
     divisor = s.operands[1]
-    while isinstance(divisor.op, Broadcast | Reshape | Permute):
+    while isinstance(divisor.op, ViewBase):
         divisor = divisor.operands[0]
     return isinstance(divisor.op, Constant) and s.dtype.is_integer
 
