@@ -6,6 +6,7 @@ one way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -433,6 +434,9 @@ def _slice_of_columns(rows: ReductionFacts, kept: int, cluster: int) -> Reductio
     and the other threads of a block."""
     own = -(-rows.columns // cluster)
     down = min(2 * SLICE_THREADS // kept, power_of_two(own))
+    if cluster > 1:  # blocks of a cluster have whole warps
+        unit = WARP_SIZE // math.gcd(kept, WARP_SIZE)
+        down = max(down // unit, 1) * unit
     trips = -(-own // down)
     nbytes = down * trips * rows.vector * rows.held * kept
     return ReductionPlan(False, Memory.SHARED, rows.vector, down, kept, trips, cluster, nbytes)
