@@ -48,7 +48,9 @@ def test_operands_that_are_needed_again_are_reduced_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["sum", "max", "prod"])
-@pytest.mark.parametrize("shape", [(1835, 5, 31, 4), (70000, 3, 3), (999, 8, 40, 1, 2), (130, 401, 6)])
+@pytest.mark.parametrize(
+    "shape", [(1835, 5, 31, 4), (70000, 3, 3), (999, 8, 40, 1, 2), (130, 401, 6)]
+)
 def test_kernels_agree_with_the_oracle(name: str, shape: tuple[int, ...]) -> None:
     axis = (0, len(shape) - 1)
     fusion = fw.trace(lambda x: getattr(fw, name)(x, axis=axis), S(shape, "float32"))
