@@ -123,8 +123,10 @@ def _is_faster(other: Cost, first: Cost, *, alike: bool) -> bool:
 
 
 def _accesses(params: Params) -> list[tuple[str, object]]:
-    """The parameters that say by which vectors, and in which order, memory is accessed."""
-    return [(name, v) for name, v in params.values if name in ("vector", "walk", "tile", "run")]
+    """The parameters that say by which vectors, in which order, and by which blocks of a cluster
+    memory is accessed."""
+    alike = ("vector", "walk", "tile", "run", "cluster")
+    return [(name, v) for name, v in params.values if name in alike]
 
 
 def decided(dataflow: Callable[[], Dataflow], target: Target) -> Decision:

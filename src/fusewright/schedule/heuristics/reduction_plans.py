@@ -63,6 +63,8 @@ class ReductionFacts:
     is_skewed: bool = False
     neighbours: int = 1 << 30
     """Of columns that are not inner: how many lie next to each other in each row."""
+    is_constant: bool = True
+    """Whether the number of columns is known, so that clusters may share them out."""
 
     @property
     def nbytes(self) -> int:
@@ -168,6 +170,18 @@ def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
     yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector)
     yield from _several_rows(rows, _plan(rows, None, threads, trips, target).plan, target)
+    yield from _shared_out(rows, target)
+
+
+def _shared_out(rows: ReductionFacts, target: Target) -> Iterator[Candidate[ReductionPlan]]:
+    """Rows that are too few for the multiprocessors, each shared out among the blocks of a cluster:
+    as many vectors for each thread to wait for as there would be in another kernel's parts."""
+    for cluster in reversed(CLUSTERS):
+        columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
+        threads, trips = threads_along(columns, rows.vector)
+        fills = rows.rows * cluster <= target.multiprocessors and cluster <= target.max_cluster
+        if rows.is_constant and fills and threads >= WARP_SIZE:
+            yield _plan(rows, None, threads, trips, target, cluster)
 
 
 def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -393,6 +407,22 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
         yield _outer_plan(rows, vector // 2, kept, down, target)
     if kept > 8:
         yield _outer_plan(rows, vector, kept // 2, min(2 * down, MAX_THREADS), target)
+    if not rows.is_read_again:
+        yield from _columns_shared_out(rows, vector, kept, down, target)
+
+
+def _columns_shared_out(
+    rows: ReductionFacts, vector: int, kept: int, down: int, target: Target
+) -> Iterator[Candidate[ReductionPlan]]:
+    """The same of columns that are too few."""
+    blocks = -(-rows.rows // (vector * kept))
+    for cluster in reversed(CLUSTERS):
+        own = -(-rows.columns // cluster)
+        threads = min(down, power_of_two(own))
+        fills = blocks * cluster <= target.multiprocessors and cluster <= target.max_cluster
+        if rows.is_constant and fills and threads * kept % WARP_SIZE == 0 and own > 1:
+            plan = ReductionPlan(False, None, vector, threads, kept, -(-own // threads), cluster)
+            yield Candidate(plan.what, plan.params(target), plan)
 
 
 def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
