@@ -12,6 +12,8 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.ir import Pointwise
 from fusewright.schedule.heuristics import schedule_group
+from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.rating import Rated
 
 Fn = Callable[[Any], Any]
 
@@ -25,11 +27,11 @@ def softmax(x: fw.Array) -> fw.Array:
     return fw.nn.softmax(fw.tanh(x), axis=1)
 
 
-def times(kernel: fw.Kernel, fn: str) -> int:
-    """How many passes compute a function."""
-    assert kernel.segment is not None and kernel.heuristic is not None
+def times(kernel: fw.Kernel, fn: str, params: Params | None = None) -> int:
+    """How many passes compute a function, as the kernel is scheduled or by other parameters."""
+    assert kernel.segment is not None
     flow = kernel.segment.dataflow()
-    schedule_group(flow, kernel.target, kernel.heuristic)
+    schedule_group(flow, kernel.target, params or kernel.heuristic)
     return sum(isinstance(s.op, Pointwise) and s.op.fn == fn for s in flow.stages)
 
 
@@ -69,6 +71,7 @@ def test_shared_memory_holds_the_one_value_that_all_passes_read() -> None:
     ],
 )
 def test_shared_memory_holds_inputs_where_others_are_no_better(fn: Fn) -> None:
-    kernel = check(fn, (2, 20000), "bfloat16")
-    assert kernel.heuristic is not None and "shared" in kernel.heuristic.scheduler
-    assert times(kernel, "tanh") > 1
+    (kernel,) = fw.compile(fw.trace(fn, fw.TensorSpec((2, 20000), "bfloat16"))).kernels
+    rated = [c for c in kernel.candidates if isinstance(c, Rated)]
+    shared = [c.params for c in rated if c.params.scheduler == "inner_shared"]
+    assert shared and all(times(kernel, "tanh", p) > 1 for p in shared)
