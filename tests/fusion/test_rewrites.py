@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.fusion.ir import Constant, Pointwise, Reduce, Resize, TakeAlong, behind_views
+from fusewright.fusion.ir import (
+    Constant,
+    Pointwise,
+    Reduce,
+    Resize,
+    Scan,
+    TakeAlong,
+    behind_views,
+)
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.decompose import decompose
@@ -87,6 +95,23 @@ def test_operations_that_change_nothing_are_dropped() -> None:
     assert drop_identities(after) is after
     x = np.array([0.0, -0.0, np.inf, 1e-42, 3.5], np.float32)
     assert_same(before, after, x, np.arange(5, dtype=np.int32), x > 0)
+
+
+def test_reductions_and_scans_along_axes_of_size_one_are_dropped() -> None:
+    def f(x: fw.Array) -> tuple[fw.Array, ...]:
+        return (
+            fw.sum(x * 2.0, axis=(0, 2)),
+            fw.max(x * 3.0, axis=1),
+            fw.cumulative_sum(x * 4.0, axis=2),
+            fw.argmin(x * 5.0, axis=0),
+        )
+
+    before = fw.trace(f, fw.TensorSpec((1, 6, 1), "float32"))
+    after = drop_identities(before)
+    reduced = [t.op for t in after.values if isinstance(t.op, Reduce | Scan)]
+    assert [(op.fn, op.axes) for op in reduced if isinstance(op, Reduce)] == [("max", (1,))]
+    assert len(reduced) == 1
+    assert_same(before, after, np.array([1, np.nan, -3, 0, 2, 5], np.float32).reshape(1, 6, 1))
 
 
 def test_operations_that_only_look_like_identities_stay() -> None:

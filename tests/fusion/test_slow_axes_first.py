@@ -34,8 +34,23 @@ def test_many_results_need_no_parts() -> None:
     assert reductions((64, 28, 2, 28, 2), (2, 4)) == [3]
 
 
+def test_many_results_of_long_columns_need_no_parts_but_runs() -> None:
+    """Of 260 results every multiprocessor has one, but each would read runs of 4 bytes."""
+    assert reductions((64, 352, 260, 2), (0, 1, 3)) == [3, 1]
+
+
+def test_operands_that_are_needed_again_are_reduced_at_once() -> None:
+    def centred(x: fw.Array) -> fw.Array:
+        return x - fw.mean(x, axis=(0, 2), keepdims=True)
+
+    fusion = prepare(fw.trace(centred, S((64, 4096, 2), "float32")), target_of("sm_90a"))
+    assert [t.ndim for t in fusion.values if isinstance(t.op, Reduce)] == [1]
+
+
 @pytest.mark.parametrize("name", ["sum", "max", "prod"])
-@pytest.mark.parametrize("shape", [(1835, 5, 31, 4), (70000, 3, 3), (999, 8, 40, 1, 2)])
+@pytest.mark.parametrize(
+    "shape", [(1835, 5, 31, 4), (70000, 3, 3), (999, 8, 40, 1, 2), (130, 401, 6)]
+)
 def test_kernels_agree_with_the_oracle(name: str, shape: tuple[int, ...]) -> None:
     axis = (0, len(shape) - 1)
     fusion = fw.trace(lambda x: getattr(fw, name)(x, axis=axis), S(shape, "float32"))

@@ -23,7 +23,7 @@ from fusewright.host.segment import Segment, segments
 from fusewright.schedule.heuristics import rating, schedule_group
 from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.cost import bound_us, cost, resident_blocks
+from fusewright.schedule.heuristics.cost import Cost, bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, decide, rate
 from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
@@ -340,6 +340,39 @@ def test_a_slightly_faster_candidate_is_left(monkeypatch: pytest.MonkeyPatch) ->
     assert choice(rolled_scan, (shape, "float16"))[1] is not None
     monkeypatch.setattr(rating, "MARGIN", 50.0)
     assert choice(rolled_scan, (shape, "float16"))[1] is None
+
+
+LIMITED = (("memory", 60.0), ("issue", 90.0), ("access", 3.0))
+
+
+@pytest.mark.parametrize(
+    ("us", "parts", "alike", "better"),
+    [
+        (85.0, {"issue": 80.0}, True, True),
+        (85.0, {"issue": 80.0}, False, False),  # other accesses, of which the model may err more
+        (85.0, {"issue": 80.0, "access": 40.0}, True, True),  # no limit even twice as slow
+        (85.0, {"issue": 80.0, "access": 60.0}, True, False),
+        (98.0, {"issue": 95.0}, True, False),  # hardly faster
+        (70.0, {"issue": 40.0, "access": 60.0}, False, True),  # far faster
+    ],
+)
+def test_a_candidate_that_falls_behind_in_nothing_is_taken_for_less(
+    monkeypatch: pytest.MonkeyPatch, us: float, parts: dict[str, float], alike: bool, better: bool
+) -> None:
+    whole = tuple({**dict(LIMITED), **parts}.items())
+    own, other = (
+        Params("rows", (("vector", v), ("threads", n)))
+        for v, n in ((8, 64), (8 if alike else 4, 32))
+    )
+    rated = Rated("", other, Cost(us, whole, 1, 0))
+    monkeypatch.setattr(rating, "cost", lambda *_: Cost(100.0, LIMITED, 1, 0))
+    monkeypatch.setattr(rating, "work_of", lambda *_: STREAM)
+    monkeypatch.setattr(rating, "bound_us", lambda *_: 10.0)
+    monkeypatch.setattr(rating, "rate", lambda *_: [rated])
+    (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((64, 64), "float32"))
+    flow = segment.dataflow()
+    found = decide(lambda: flow, flow, own, TARGET)
+    assert (found.better is not None) is better
 
 
 def test_rating_is_deterministic() -> None:

@@ -327,3 +327,18 @@ def test_means_of_few_odd_rows_are_stored_in_whole_words() -> None:
     (kernel,) = fw.compile(fw.trace(lambda x: fw.mean(x, axis=1), spec)).kernels
     assert kernel.heuristic is not None
     assert dict(kernel.heuristic.values)["vector"] == 8
+
+
+def test_rows_of_several_axes_are_counted_from_words_as_one() -> None:
+    """An axis of 309 elements, which no vector divides, is no row where memory joins it with the
+    361 around it: 111549 columns have two ends."""
+
+    def backward(g: Any, x: Any, w: Any) -> Any:
+        wide = fw.astype(g, "float32") * fw.astype(w, "float32")
+        return fw.astype(wide - fw.mean(wide * x, axis=(1, 2), keepdims=True), "bfloat16")
+
+    specs = [fw.TensorSpec(s, "bfloat16") for s in ((36, 361, 309), (36, 361, 309), (1, 361, 309))]
+    (kernel,) = fw.compile(fw.trace(backward, *specs)).kernels
+    assert kernel.heuristic is not None
+    assert dict(kernel.heuristic.values)["vector"] == 8
+    assert kernel.heuristic.scheduler == "inner_cluster_shared"

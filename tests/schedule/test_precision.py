@@ -108,3 +108,37 @@ def test_the_added_form_at_the_ends() -> None:
     assert got[:3].tolist() == [1, 1, 1]
     assert got[3:8].tolist() == [0] * 5
     assert np.isnan(got[8])
+
+
+def test_parts_of_what_is_rounded_in_the_end_are_approximate() -> None:
+    """The kernel that sums up parts stores float32, of which another one keeps 16 bits."""
+
+    def spread(x: fw.Array) -> fw.Array:
+        return fw.std(fw.exp(x))
+
+    def kernels(dtype: str) -> list[str]:
+        program = fw.compile(fw.trace(spread, fw.TensorSpec((1 << 20,), dtype)))
+        assert len(program.kernels) > 1
+        return [str(k.ir) for k in program.kernels]
+
+    short, wide = kernels("bfloat16"), kernels("float32")
+    assert " exp_approx(" in short[0]
+    assert not any("_approx(" in text for text in wide)
+
+
+def test_what_is_also_stored_whole_is_exact() -> None:
+    def both(x: fw.Array) -> tuple[fw.Array, fw.Array]:
+        y = fw.exp(x)
+        return y, fw.astype(y * 2.0, "bfloat16")
+
+    (kernel,) = fw.compile(fw.trace(both, fw.TensorSpec((64, 96), "float32"))).kernels
+    assert "exp_approx(" not in str(kernel.ir) and " exp(" in str(kernel.ir)
+
+
+def test_kernels_of_one_text_differ_where_only_one_is_rounded_later() -> None:
+    def f(x: fw.Array, y: fw.Array) -> tuple[fw.Array, fw.Array]:
+        return fw.astype(fw.mean(fw.exp(x)), "bfloat16"), fw.mean(fw.exp(y))
+
+    program = fw.compile(fw.trace(f, *[fw.TensorSpec((1 << 20,), "float32")] * 2))
+    texts = [str(x.kernel.ir) for x in program.launches]
+    assert sum(" exp_approx(" in t for t in texts) == 1 == sum(" exp(" in t for t in texts)

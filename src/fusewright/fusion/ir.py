@@ -563,6 +563,12 @@ def is_alone(t: Tensor) -> bool:
     return isinstance(t.op, Insert) or (isinstance(t.op, Pointwise) and t.op.fn == "segment_set")
 
 
+def moves_data(op: Op) -> bool:
+    """Whether the op only moves values, so that its result keeps the stored type of its operand."""
+    is_copy = isinstance(op, Pointwise) and op.fn == "copy"
+    return is_copy or isinstance(op, ViewBase | Resize | Parts | IndexMap | Concat)
+
+
 def give_names(values: tuple[Tensor, ...]) -> None:
     """Gives every value a name: the program's, which must be unique, or t0, t1, ..."""
     taken: dict[str, Tensor] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.dtypes import DType
@@ -19,6 +19,7 @@ from fusewright.fusion.literals import is_parameter, values_in_text
 from fusewright.fusion.passes.cse import op_key
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.fusion.rounded import is_short, rounded_values
 from fusewright.host.moves import Moves
 from fusewright.host.reads import reads_of, within
 from fusewright.host.subspans import VECTOR_ALIGNMENT, Range, Subspan, natural
@@ -29,17 +30,21 @@ from fusewright.schedule.graph import Dataflow
 class Segment:
     """One kernel's fusion, and where its inputs and outputs lie: sites of the whole program's
     tensors. A value that is written to several sites is an output several times. `fills`: what the
-    kernel fills beside that."""
+    kernel fills beside that. `rounded`: the outputs, by position, of which 16 bits or fewer are
+    kept in the end."""
 
     fusion: Fusion
     reads: tuple[Subspan, ...]
     writes: tuple[Subspan, ...]
     fills: Moves | None = None
+    rounded: frozenset[int] = frozenset()
 
     def dataflow(self) -> Dataflow:
-        """A dataflow to schedule, whose outputs know where they lie inside of other memory."""
+        """A dataflow to schedule, whose outputs know where they lie inside of other memory, and
+        what is kept of them."""
         flow = Dataflow(self.fusion)
-        for stage, site in zip(flow.outputs, self.writes, strict=True):
+        for k, (stage, site) in enumerate(zip(flow.outputs, self.writes, strict=True)):
+            stage.is_rounded = k in self.rounded
             if not is_usual(site):
                 stage.strides, stage.alignment = site.strides, site.alignment
                 stage.begins_anywhere = bool(site.places)
@@ -57,8 +62,10 @@ class Segment:
 
     @property
     def layouts(self) -> tuple[object, ...]:
-        """What its kernel must know of where it writes; None for memory that is as usual."""
-        return tuple(None if is_usual(s) else s.layout for s in self.writes)
+        """What its kernel must know of what it writes: where that lies, None for memory that is as
+        usual, and whether more than 16 bits of it are kept."""
+        layouts = (None if is_usual(s) else s.layout for s in self.writes)
+        return tuple(("rounded", x) if k in self.rounded else x for k, x in enumerate(layouts))
 
 
 def is_usual(site: Subspan) -> bool:
@@ -80,6 +87,7 @@ def segments(
     wanted |= {p.tensor: None for found in sites.values() for s in found for p in s.places}
     wanted |= {s.tensor: None for x in items if isinstance(x, Moves) for s in x.reads}
     made: set[Tensor] = set(joined)
+    fine = rounded_values(fusion)
     out: list[Segment | Moves] = []
     for group in items:
         if isinstance(group, Moves):
@@ -87,7 +95,7 @@ def segments(
             continue
         outputs = tuple(t for t in group if t in wanted and t not in made)
         made.update(outputs)
-        out.append(_segment(group, outputs, sites))
+        out.append(_segment(group, outputs, sites, fine))
     return tuple(out)
 
 
@@ -107,6 +115,7 @@ def _segment(
     group: tuple[Tensor, ...],
     outputs: tuple[Tensor, ...],
     sites: Mapping[Tensor, Sequence[Subspan]],
+    fine: Collection[Tensor],
 ) -> Segment:
     members = set(group)
     external: dict[Tensor, None] = {}
@@ -136,7 +145,8 @@ def _segment(
     results = tuple(made[t] for t, _ in stores)
     whole = Fusion(tuple(inputs), results, topological(results, tuple(inputs)))
     _name_apart(whole)
-    return Segment(whole, tuple(reads), tuple(site for _, site in stores))
+    rounded = frozenset(k for k, (t, _) in enumerate(stores) if t in fine and not is_short(t.dtype))
+    return Segment(whole, tuple(reads), tuple(site for _, site in stores), rounded=rounded)
 
 
 def _name_apart(fusion: Fusion) -> None:

@@ -23,6 +23,7 @@ from fusewright.fusion.ir import (
     Sort,
     Take,
     TakeAlong,
+    moves_data,
 )
 from fusewright.kir.ir import (
     WHOLE,
@@ -56,7 +57,6 @@ from fusewright.kir.reading import Reader, literal_as, operand_key
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
-from fusewright.schedule.graph import moves_data
 from fusewright.schedule.nest import reduced_loops, scanning_threads
 from fusewright.schedule.parallel import CLUSTER_DIMS, THREAD_DIMS
 from fusewright.schedule.views import operand

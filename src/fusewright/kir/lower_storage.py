@@ -12,12 +12,12 @@ from fusewright.core.conditions import Cond
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong
+from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong, moves_data
 from fusewright.kir.boxes import Box, box_of
 from fusewright.kir.ir import Argument, Buffer, Dim, TensorMap
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Stage, moves_data
+from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import LoopNode, Nest, reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.products import is_promoted

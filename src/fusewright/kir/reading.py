@@ -25,7 +25,7 @@ from fusewright.core.expr import ZERO, Expr, Int, variables
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Constant, Parts, Resize, Size
+from fusewright.fusion.ir import Constant, Parts, Resize, Size, moves_data
 from fusewright.fusion.literals import is_parameter, needs_value
 from fusewright.kir.choose_lanes import (
     LaneAccess,
@@ -59,7 +59,7 @@ from fusewright.kir.ir import (
 from fusewright.kir.lower_storage import Storage, register_dtype
 from fusewright.kir.lower_turns import at_reader
 from fusewright.memory import Cache, Memory
-from fusewright.schedule.graph import Stage, moves_data
+from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.products import strided_operand

@@ -10,10 +10,10 @@ clone of its own.
 from __future__ import annotations
 
 from fusewright.axes.classes import AxisClass
-from fusewright.fusion.ir import Iota, Pointwise, Take, TakeAlong
+from fusewright.fusion.ir import Iota, Pointwise, Take, TakeAlong, moves_data
 from fusewright.memory import Memory
 from fusewright.schedule.edits import edit
-from fusewright.schedule.graph import Dataflow, Stage, moves_data
+from fusewright.schedule.graph import Dataflow, Stage
 
 MAX_CLONES = 64
 

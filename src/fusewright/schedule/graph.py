@@ -18,10 +18,8 @@ from fusewright.dtypes import DType
 from fusewright.errors import InternalError
 from fusewright.fusion.ir import (
     Broadcast,
-    Concat,
     Constant,
     Fusion,
-    IndexMap,
     Input,
     MatMul,
     Op,
@@ -30,13 +28,11 @@ from fusewright.fusion.ir import (
     Pointwise,
     Reduce,
     Reshape,
-    Resize,
     Scan,
     Shape,
     Size,
     Sort,
     Tensor,
-    ViewBase,
     contiguous_strides,
     is_alone,
     topological,
@@ -59,6 +55,7 @@ class Stage:
     they are used, copied by warps of their own where it is `warp_specialized`, with so many
     `registers` for their threads and for others. `from_any_address`: vectors that it reads may
     begin between two words.
+    `is_rounded`: an output of which 16 bits or fewer are kept in the end, by other kernels.
     `is_viewed`: a view of an input that asynchronous copies read in place. `is_staged`: in shared
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
     `grid_mode`: how blocks reduce it in turns, None where nobody asked for that; `work_dtype`: in
@@ -80,6 +77,7 @@ class Stage:
         "from_any_address",
         "grid_mode",
         "inline_depth",
+        "is_rounded",
         "is_staged",
         "is_viewed",
         "loops",
@@ -117,6 +115,7 @@ class Stage:
         self.from_any_address = False
         self.begins_anywhere = False
         self.is_viewed = False
+        self.is_rounded = False
         self.is_staged = False
         self.grid_mode: str | None = None
         self.work_dtype: DType | None = None
@@ -423,12 +422,6 @@ def _tie_rank(op: Op) -> int:
             return 2
         case _:
             return 3
-
-
-def moves_data(op: Op) -> bool:
-    """Whether the op only moves values, so that its result keeps the stored type of its operand."""
-    is_copy = isinstance(op, Pointwise) and op.fn == "copy"
-    return is_copy or isinstance(op, ViewBase | Resize | Parts | IndexMap | Concat)
 
 
 def strides_of(s: Stage) -> tuple[Expr, ...]:

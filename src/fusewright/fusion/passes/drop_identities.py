@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+from fusewright.core.expr import ONE
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
     Constant,
     Fusion,
     Permute,
     Pointwise,
+    Reduce,
+    Scan,
     Tensor,
     behind_views,
 )
@@ -22,6 +25,7 @@ def drop_identities(fusion: Fusion) -> Fusion:
     rewrite:  y = x * 1;  z = y - 0  ->   z = x     (and x / 1, x + 0, x & True, x | False,
                                                           and axes in the order that they have)
               y = 1 / x              ->   y = reciprocal(x), of floats
+              y = sum(x over axes of size 1)  ->   y = x reshaped   (and other reductions and scans)
     checks:   x has the result's type and shape; of floats only what keeps -0.0: not x + 0.0
     order:    before own_outputs, as a result may then be an input
     """
@@ -31,6 +35,8 @@ def drop_identities(fusion: Fusion) -> Fusion:
 def _unchanged(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
     if isinstance(t.op, Permute) and t.op.axes == tuple(range(t.ndim)):
         return operands[0]
+    if _is_of_single_elements(t) and operands[0].dtype is t.dtype:
+        return build.reshape("reduce", operands[0], t.shape)
     if not isinstance(t.op, Pointwise) or len(operands) != 2:
         return None
     left, right = operands
@@ -41,6 +47,17 @@ def _unchanged(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
     if t.op.fn == "div" and t.dtype.is_float and _is_neutral("div", left) and _is_like(right, t):
         return build.pointwise("reciprocal", right)
     return None
+
+
+def _is_of_single_elements(t: Tensor) -> bool:
+    """Whether a reduction, or a scan, runs along axes of size 1 only."""
+    match t.op:
+        case Reduce(axes=axes):
+            return all(t.op.operands[0].shape[k] == ONE for k in axes)
+        case Scan(axis=axis, exclusive=False):
+            return t.shape[axis] == ONE
+        case _:
+            return False
 
 
 def _is_like(x: Tensor, t: Tensor) -> bool:

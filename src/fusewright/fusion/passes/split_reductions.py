@@ -6,6 +6,7 @@ sum(x, R)  ->  sum(sum(parts(x, R), Q), P)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fusewright.core.expr import ONE
 from fusewright.core.identities import reduction_identity
@@ -14,6 +15,7 @@ from fusewright.fusion.inputs_behind import in_memory_order
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
+    LEAST_TOTAL,
     PartitionFacts,
     fit_cluster,
     fit_shared_memory,
@@ -24,6 +26,10 @@ from fusewright.fusion.partitioning import (
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import LINE_NBYTES, Target
+
+STORED_SHARE = 1 / 8
+"""Of the bytes of an operand, what its slow axes' results may take between two kernels: as much as
+runs of 8 bytes, a quarter of a sector, lose at the very least."""
 
 
 def split_reductions(fusion: Fusion, target: Target) -> Fusion:
@@ -99,7 +105,8 @@ def _at_once(t: Tensor, source: Tensor, target: Target) -> Tensor | None:
 def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
     """Reduces slow axes before the fast ones where axes that are kept lie between them and the run
     in memory that is reduced is shorter than a line: neighbours are read side by side then, and
-    the few results of the slow axes are reduced again.
+    the few results of the slow axes are reduced again. Where the reduction is not split anyway, and
+    nothing needs its operand again, they have to be few beside what is read.
 
     rewrite:  sum(x, (0, 2))  ->  sum(sum(x, 0), 1)     x of (100000, 124, 4)
     """
@@ -109,14 +116,28 @@ def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
         if not fast or not isinstance(t.op, Reduce):
             return None
         facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
-        if facts is None or to_fill(facts, target) is None:
-            return None
         slow = tuple(a for a in t.op.axes if a not in fast)
+        if facts is None or not (
+            to_fill(facts, target)
+            or (_leaves_little(t, slow) and not is_read_again(t, facts.total, fusion))
+        ):
+            return None
         first = build.reduce(t.op.fn, build.cast(operands[0], t.dtype.compute), slow)
         again = tuple(a - len(slow) for a in fast)
         return build.cast(build.reduce(t.op.fn, first, again), t.dtype)
 
     return rebuild(fusion, replace)
+
+
+def _leaves_little(t: Tensor, axes: Sequence[int]) -> bool:
+    """Whether what a reduction over these axes of the operand alone stores, and another kernel
+    reads, is little beside the operand, which is worth a second kernel."""
+    (source,) = t.op.operands
+    sizes = constant_shape(source)
+    if sizes is None or math.prod(sizes) < LEAST_TOTAL:
+        return False
+    moved = 2 * t.dtype.compute.nbytes
+    return moved <= STORED_SHARE * source.dtype.nbytes * math.prod(sizes[a] for a in axes)
 
 
 def _short_run(t: Tensor) -> tuple[int, ...]:

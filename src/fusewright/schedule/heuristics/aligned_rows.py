@@ -51,19 +51,28 @@ def aligned_columns(
     if reduced is None or not is_inner(reference):
         return reduced
     others = by_stride(flow, reference.frame.output)
-    axes = joined_axes(flow, reference, by_stride(flow, reference.frame.reduced), others)
-    axes = [*axes[:-1], *_by_memory(flow, axes[-1])] if axes else [reduced]
     width = inputs_width(flow)
-    if len(axes) < 2 or estimate(axes[-1].axis.extent) < LEAST_WORDS * width:
-        axes = [reduced]
     plain = widest_vectors(flow, reference, kept, reduced, inner=True).whole
     if not are_short(plain, width):
         return reduced
-    for even in _even_columns(flow, reference, others, axes, width):
-        whole = merge_all(flow, [*axes[:-1], even])
-        if _helps(flow, reference, kept, (reduced, whole), plain):
-            return whole
+    joined = joined_axes(flow, reference, by_stride(flow, reference.frame.reduced), others)
+    for axes in _rows_and_columns(flow, joined or [reduced]):
+        if len(axes) < 2 or estimate(axes[-1].axis.extent) < LEAST_WORDS * width:
+            axes = [reduced]
+        for even in _even_columns(flow, reference, others, axes, width):
+            whole = merge_all(flow, [*axes[:-1], even])
+            if _helps(flow, reference, kept, (reduced, whole), plain):
+                return whole
     return reduced
+
+
+def _rows_and_columns(flow: Dataflow, joined: Sequence[Loop]) -> Iterator[list[Loop]]:
+    """Reduced axes as memory joins them, of which only the first and the last vector may be no
+    words, and, as other tensors may be read elsewhere, with the rows of the largest input apart."""
+    yield [*joined]
+    parts = _by_memory(flow, joined[-1])
+    if len(parts) > 1:
+        yield [*joined[:-1], *parts]
 
 
 def _even_columns(

@@ -13,11 +13,11 @@ from fusewright.axes.pieces import pieces_of
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides
+from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides, moves_data
 from fusewright.memory import Memory
 from fusewright.schedule.clone_untied_uses import is_loose
 from fusewright.schedule.edits import edit
-from fusewright.schedule.graph import Dataflow, Stage, moves_data, strides_of
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.products import strided_operand

@@ -16,29 +16,38 @@ def separate_phases(flow: Dataflow, reference: Stage, held: Sequence[Stage]) -> 
     that have reduced axes, so that each pass recomputes them in a loop of its own, from the inputs
     or from what is held in registers. Where nothing is held, outputs stand in the first pass that
     has all they need: inputs are read once less."""
-    graph = flow.graph
 
-    def is_wide(s: Stage) -> bool:
-        return (
-            s not in held
-            and not s.is_input
-            and not s.is_virtual
-            and not s.is_reduction
-            and s.memory is Memory.LOCAL
-            and any(graph.depends(c, reference.frame.reduced) for c in s.frame.output)
-        )
+    def is_cloned(s: Stage) -> bool:
+        return s not in held and is_wide(flow, reference, s)
 
     for phase in _passes(flow, early=not held):
         cloned: dict[Stage, Stage] = {}
         for root in phase:
-            _clone_into(flow, root, is_wide, cloned)
+            _clone_into(flow, root, is_cloned, cloned)
     used = consumers_of(flow)
     for s in reversed(list(flow.stages)):
-        if is_wide(s) and not used[s]:
+        if is_cloned(s) and not used[s]:
             flow.remove(s)
             used = consumers_of(flow)
     flow.sort()
     flow.retie()
+
+
+def is_wide(flow: Dataflow, reference: Stage, s: Stage) -> bool:
+    """Whether a value in registers has the axes that the reference reduces."""
+    return (
+        not s.is_input
+        and not s.is_virtual
+        and not s.is_reduction
+        and s.memory is Memory.LOCAL
+        and any(flow.graph.depends(c, reference.frame.reduced) for c in s.frame.output)
+    )
+
+
+def pass_numbers(flow: Dataflow) -> dict[Stage, int]:
+    """In which pass over a row that is held each reduction, or output, is made."""
+    passes = _passes(flow, early=False)
+    return {s: k for k, stages in enumerate(passes) for s in stages}
 
 
 def _passes(flow: Dataflow, *, early: bool) -> list[list[Stage]]:

@@ -20,6 +20,13 @@ MARGIN = 1.3
 """How much faster another candidate has to be predicted than the first one of the rules: what the
 model is off in the root mean square over draws (H200, 2026-11-23, `bench.lot.accuracy`)."""
 
+SURE_MARGIN = 1.05
+"""The same of a candidate that is behind in nothing that may decide: what is measured twice differs
+by less."""
+DOUBT = 2.0
+"""By how much a single resource of a launch may be predicted wrong: of 25 kernels the instructions
+that the model counts were 0.37 to 1.8 times those of their machine code (notes/measured.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rated:
@@ -77,8 +84,8 @@ class Decision:
 def decide(
     dataflow: Callable[[], Dataflow], flow: Dataflow, params: Params, target: Target
 ) -> Decision:
-    """Whether the candidate that is predicted to be the fastest is predicted faster than what the
-    rules chose by more than the model errs.
+    """Whether a candidate is predicted faster than what the rules chose by more than the model
+    errs; of several the fastest.
 
     `flow` is the group as it is scheduled by `params`, `dataflow` makes it anew. Nothing else is
     rated where no candidate could be so much faster, or where that gains less than a launch costs.
@@ -93,10 +100,33 @@ def decide(
     first = _other_than_vectors(params)
     listed = rate(dataflow(), target, lambda p: _other_than_vectors(p) != first)
     rated = [c for c in listed if isinstance(c, Rated)]
-    best = min(rated, key=lambda c: c.cost.us, default=None)
-    if best is None or best.cost.us * MARGIN >= own.us:
-        return Decision(None, own)
-    return Decision(best.params, best.cost)
+    better = (
+        c for c in rated if _is_faster(c.cost, own, alike=_accesses(c.params) == _accesses(params))
+    )
+    best = min(better, key=lambda c: c.cost.us, default=None)
+    return Decision(None, own) if best is None else Decision(best.params, best.cost)
+
+
+def _is_faster(other: Cost, first: Cost, *, alike: bool) -> bool:
+    """Whether a candidate is predicted faster than the first one by more than the model errs; by
+    less where both access memory `alike` and no resource takes longer than before but those that
+    would not limit the first one, though they took `DOUBT` times as long: what the model is off is
+    off for both then."""
+    if other.us * MARGIN < first.us:
+        return True
+    before = dict(first.parts)
+    return (
+        alike
+        and other.us * SURE_MARGIN < first.us
+        and all(us <= max(before.get(name, 0.0), first.us / DOUBT) for name, us in other.parts)
+    )
+
+
+def _accesses(params: Params) -> list[tuple[str, object]]:
+    """The parameters that say by which vectors, in which order, and by which blocks of a cluster
+    memory is accessed."""
+    alike = ("vector", "walk", "tile", "run", "cluster")
+    return [(name, v) for name, v in params.values if name in alike]
 
 
 def decided(dataflow: Callable[[], Dataflow], target: Target) -> Decision:

@@ -32,6 +32,7 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
+from fusewright.schedule.heuristics.held_values import instead_of, values_to_hold
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import (
     facts_of,
@@ -49,7 +50,7 @@ from fusewright.schedule.propagate import transform_like
 from fusewright.target import Target
 
 STORED_REGISTERS = 48
-"""Registers for what several passes read, above which they compute it again."""
+"""Registers for what several passes read, above which they compute some of it again."""
 READ_AHEAD_REGISTERS = 24
 """Registers for elements that are read before a pass over a row, one for each vector."""
 MAX_ALONE = 1 << 12
@@ -109,12 +110,15 @@ class ReductionScheduler:
         held = held_copies(flow, reference, copies)
         in_shared: list[Stage] = []
         if plan.held_in is Memory.SHARED:
+            held = instead_of(flow, reference, held)
             in_shared = [copy_after(flow, c, memory=Memory.SHARED) for c in held]
             separate_phases(flow, reference, [*held, *in_shared])
         elif plan.held_in is None:
             separate_phases(flow, reference, [])
         elif stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
-            separate_phases(flow, reference, held)
+            elements = plan.unrolled * plan.vector
+            kept = values_to_hold(flow, reference, held, elements, STORED_REGISTERS)
+            separate_phases(flow, reference, kept)
         walk = self._trips(plan)
         set_loops(flow, reference, _loops(flow, self._kept, self._reduced, plan, walk))
         transform_like(flow, reference, align=True)

@@ -70,6 +70,7 @@ def facts_of(
         held,
         is_read_again=again,
         neighbours=_neighbours(flow, reference),
+        is_constant=constant,
     )
 
 

@@ -6,6 +6,7 @@ one way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -64,6 +65,8 @@ class ReductionFacts:
     is_skewed: bool = False
     neighbours: int = 1 << 30
     """Of columns that are not inner: how many lie next to each other in each row."""
+    is_constant: bool = True
+    """Whether the number of columns is known, so that clusters may share them out."""
 
     @property
     def nbytes(self) -> int:
@@ -169,6 +172,18 @@ def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
     yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector)
     yield from _several_rows(rows, _plan(rows, None, threads, trips, target).plan, target)
+    yield from _shared_out(rows, target)
+
+
+def _shared_out(rows: ReductionFacts, target: Target) -> Iterator[Candidate[ReductionPlan]]:
+    """Rows that are too few for the multiprocessors, each shared out among the blocks of a cluster:
+    as many vectors for each thread to wait for as there would be in another kernel's parts."""
+    for cluster in reversed(CLUSTERS):
+        columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
+        threads, trips = threads_along(columns, rows.vector)
+        fills = rows.rows * cluster <= target.multiprocessors and cluster <= target.max_cluster
+        if rows.is_constant and fills and threads >= WARP_SIZE:
+            yield _plan(rows, None, threads, trips, target, cluster)
 
 
 def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -394,6 +409,22 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
         yield _outer_plan(rows, vector // 2, kept, down, target)
     if kept > 8:
         yield _outer_plan(rows, vector, kept // 2, min(2 * down, MAX_THREADS), target)
+    if not rows.is_read_again:
+        yield from _columns_shared_out(rows, vector, kept, down, target)
+
+
+def _columns_shared_out(
+    rows: ReductionFacts, vector: int, kept: int, down: int, target: Target
+) -> Iterator[Candidate[ReductionPlan]]:
+    """The same of columns that are too few."""
+    blocks = -(-rows.rows // (vector * kept))
+    for cluster in reversed(CLUSTERS):
+        own = -(-rows.columns // cluster)
+        threads = min(down, power_of_two(own))
+        fills = blocks * cluster <= target.multiprocessors and cluster <= target.max_cluster
+        if rows.is_constant and fills and threads * kept % WARP_SIZE == 0 and own > 1:
+            plan = ReductionPlan(False, None, vector, threads, kept, -(-own // threads), cluster)
+            yield Candidate(plan.what, plan.params(target), plan)
 
 
 def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -435,6 +466,9 @@ def _slice_of_columns(rows: ReductionFacts, kept: int, cluster: int) -> Reductio
     and the other threads of a block."""
     own = -(-rows.columns // cluster)
     down = min(2 * SLICE_THREADS // kept, power_of_two(own))
+    if cluster > 1:  # blocks of a cluster have whole warps
+        unit = WARP_SIZE // math.gcd(kept, WARP_SIZE)
+        down = max(down // unit, 1) * unit
     trips = -(-own // down)
     nbytes = down * trips * rows.vector * rows.held * kept
     return ReductionPlan(False, Memory.SHARED, rows.vector, down, kept, trips, cluster, nbytes)
