@@ -38,6 +38,9 @@ def reuse_first(
     """A loop over all elements in which blocks of so many elements, in vectors of `width`, run one
     behind the other along the axis that lies between accesses to the same bytes; None where no two
     accesses read the same, or the cache keeps it anyway."""
+    reads = [o for s in accessors(flow) for o in s.operands if o.is_input or o.is_viewed]
+    if len(dict.fromkeys(o.stored for o in reads)) == len(reads):
+        return None
     axes = joined_axes(flow, reference, reference.loops)
     with flow.trial():
         reference.loops = tuple(axes)
