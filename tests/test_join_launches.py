@@ -135,6 +135,25 @@ def test_sums_of_a_list_do_not_wait_for_each_other() -> None:
     agrees(program, specs)
 
 
+def test_sums_of_other_lengths_share_a_launch() -> None:
+    """Rows of other lengths take other numbers of threads, and two tensors of one shape share a
+    kernel: the first sums of all are one launch, and so are those of their parts."""
+
+    def norm(*ts: Any) -> Any:
+        total = fw.sum(ts[0] * ts[0])
+        for t in ts[1:]:
+            total = total + fw.sum(t * t)
+        return fw.sqrt(total)
+
+    shapes = [(91_000,), (77_001,), (300, 301), (300, 301), (86_016,)]
+    specs = [S(s, "float32") for s in shapes]
+    program = fw.compile(fw.trace(norm, *specs))
+    blocks = {k.launch.block for k in program.launches[0].kernel.parts}
+    assert len(blocks) > 1 and len(program.launches[0].reads) == len(shapes)
+    assert len(program.launches) <= 4
+    agrees(program, specs)
+
+
 def test_two_sums_are_two_kernels_of_which_one_adds() -> None:
     """A scalar joins a kernel that waits for one other only: no launch for it alone."""
     specs = [S((40, 64), "float32"), S((33, 50), "float32")]

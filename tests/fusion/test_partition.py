@@ -294,7 +294,7 @@ def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        PartitionFacts((1 << 17,), 1, 1, 4, is_inner=True),  # small
+        PartitionFacts((1 << 16,), 1, 1, 4, is_inner=True),  # small
         PartitionFacts((1 << 20,), 4096, 1, 4, is_inner=True),  # blocks enough
         PartitionFacts((512,), 4096, 4096, 4, is_inner=False),  # few rows
     ],
@@ -304,6 +304,17 @@ def test_what_needs_no_parts_gets_none(facts: PartitionFacts) -> None:
     assert of_line(PartitionFacts((16_383,), 1, 1, 4, is_inner=True), TARGET) is None
     small = PartitionFacts((1 << 10,), 1 << 9, 1, 4, is_inner=True)
     assert in_chunks(small, 4, TARGET, is_shifted=False) is None
+
+
+@pytest.mark.parametrize("nbytes", [2, 4])
+def test_parts_begin_where_a_block_alone_takes_longer_than_a_second_kernel(nbytes: int) -> None:
+    """Of bytes, not elements: what a multiprocessor reads in the time of a launch."""
+    known = TARGET.calibration
+    us = known.launch_us + known.start_us + known.memory_latency_us + known.exchange_us
+    edge = int(us * known.l2_nbytes_per_clock * TARGET.clock_mhz) // nbytes
+    for size, has_parts in ((edge - 64, False), (edge + 64, True)):
+        facts = PartitionFacts((size,), 1, 1, nbytes, is_inner=True)
+        assert (to_fill(facts, TARGET) is not None) == has_parts
 
 
 @given(st.integers(1, 1 << 24), st.integers(1, 1 << 12), st.sampled_from([1, 2, 4, 8]))

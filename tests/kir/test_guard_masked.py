@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.core.conditions import TRUE
+from fusewright.core.conditions import TRUE, Or
 from fusewright.kir.ir import Kernel, Load
 from fusewright.kir.passes.guard_masked import guard_masked
 from fusewright.kir.text import parse_kernel
@@ -107,6 +107,33 @@ def test_masks_read_what_they_keep(name: str, dtype: str) -> None:
     read = x.nbytes * share
     moved = traffic(k.ir, k.arguments()).nbytes
     assert moved <= 1.3 * (read + want.nbytes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "share"), [((96, 128, 5), 2, 0.1), ((300, 4, 17), -2, 0.45)]
+)
+def test_vectors_that_run_from_one_row_into_the_next_are_spared(
+    shape: tuple[int, ...], k: int, share: float
+) -> None:
+    """Rows of 5: of 128 rows two keep anything; a vector is read where one of its lanes is kept."""
+    mask = fw.triu if k > 0 else fw.tril
+    program = fw.compile(fw.trace(lambda x: mask(x, k=k) * 2, fw.TensorSpec(shape, "float16")))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    found = program.simulate(x)
+    assert found.races == []
+    (want,) = fw.evaluate(program.fusion, x)
+    np.testing.assert_array_equal(found.outputs[0], want)
+    (kernel,) = program.kernels
+    (load,) = [s for s in walk_statements(kernel.ir) if isinstance(s, Load)]
+    assert load.width > 1
+    moved = traffic(kernel.ir, kernel.arguments()).nbytes - want.nbytes
+    assert moved <= share * x.nbytes
+
+
+def test_lanes_that_are_mostly_kept_do_not_ask_each() -> None:
+    program = fw.compile(fw.trace(lambda x: fw.tril(x, k=4), fw.TensorSpec((300, 6, 5), "float16")))
+    loads = [s for s in walk_statements(program.kernels[0].ir) if isinstance(s, Load)]
+    assert all(not isinstance(s.predicate, Or) for s in loads)
 
 
 def test_a_known_place_is_part_of_the_kernel() -> None:

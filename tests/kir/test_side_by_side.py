@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 
 import fusewright as fw
 from fusewright.errors import InternalError
-from fusewright.kir.ir import Kernel, SyncStatement
-from fusewright.kir.side_by_side import side_by_side, stands_apart
+from fusewright.kir.ir import Kernel, NamedSync, Statement, SyncStatement
+from fusewright.kir.side_by_side import block_of, share_blocks, side_by_side, stands_apart
 from fusewright.kir.spec import check_kernel
-from fusewright.kir.traverse import walk_statements
+from fusewright.kir.traverse import map_body, walk_statements, with_bodies
 from fusewright.sim.machine import simulate
 from fusewright.target import target_of
 
@@ -82,8 +83,43 @@ def test_what_cannot_stand_beside_others(fn: Any, spec: fw.TensorSpec, why: str)
         side_by_side([kernel.ir, kernel.ir], "both", [1, 1])
 
 
-def test_blocks_of_other_sizes_are_refused() -> None:
-    a = kernel_of(lambda x: fw.sum(x, axis=-1), S((64, 4096), "float32"))
-    b = kernel_of(lambda x: fw.sum(x, axis=-1), S((64, 600), "float32"))
+def races_without(made: Kernel, sync: SyncStatement, arrays: list[np.ndarray]) -> bool:
+    """Whether the simulator finds a race where one sync is left out."""
+    less = replace(made, body=map_body(made.body, lambda s: _without(s, sync.id)))
+    given = dict(zip(made.params, (*arrays, *[np.zeros(1, np.float32)] * 3), strict=True))
+    return bool(simulate(less, given, outputs=made.params[len(arrays) :]).races)
+
+
+def _without(s: Statement, number: int) -> Statement | tuple[()]:
+    if isinstance(s, SyncStatement) and s.id == number:
+        return ()
+    return with_bodies(s, lambda body: map_body(body, lambda inner: _without(inner, number)))
+
+
+def test_smaller_blocks_meet_at_barriers_of_their_own() -> None:
+    """Threads beyond those of a smaller part have nothing to do, and none waits for
+    them. Every barrier of the parts is needed there, too."""
+    sizes = [8192, 1500, 1600]
+    kernels = [kernel_of(fw.sum, S((n,), "float32")) for n in sizes]
+    blocks = [block_of(k.ir)[0] or 0 for k in kernels]
+    assert max(blocks) > min(blocks) and all(n % 32 == 0 for n in blocks)
+    made = joined(kernels)
+    assert int(str(made.block[0].extent)) == max(blocks)
+    named = [s for s in walk_statements(made) if isinstance(s, NamedSync)]
+    assert {s.nthreads for s in named} == set(blocks) - {max(blocks)}
+    rng = np.random.default_rng(2)
+    arrays = [rng.standard_normal(n).astype(np.float32) for n in sizes]
+    for a, got in zip(arrays, outputs_of(made, arrays, [1, 1, 1]), strict=True):
+        np.testing.assert_allclose(got, a.sum(), rtol=1e-3, atol=1e-3)
+    for s in named:
+        assert races_without(made, s, arrays)
+
+
+def test_blocks_of_no_whole_warps_are_refused() -> None:
+    a, b = (kernel_of(lambda x: fw.sum(x, axis=-1), S((64, n), "float32")) for n in (4096, 600))
+    assert len(block_of(b.ir)) > 1 and (block_of(b.ir)[1] or 1) > 1
     with pytest.raises(InternalError, match=r"cannot run beside .*its blocks are others"):
         side_by_side([a.ir, b.ir], "both", [1, 1])
+    assert not share_blocks({(128, 1, 1), (24, 1, 1)})
+    assert share_blocks({(n * 32, 1, 1) for n in range(1, 17)})
+    assert not share_blocks({(n * 32, 1, 1) for n in range(1, 18)})

@@ -13,6 +13,7 @@ import pytest
 import fusewright as fw
 from fusewright.axes.classes import AxisClass
 from fusewright.core.conditions import TRUE
+from fusewright.core.substitution import estimate
 from fusewright.driver import finish
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Fusion
@@ -92,6 +93,7 @@ COPY_CASES = [
     ((2, 14, 14, 48), "bfloat16", (0, 3, 1, 2)),
     ((16, 3, 2, 3, 40), "float32", (4, 1, 2, 3, 0)),
     ((50, 16, 8), "float32", (0, 2, 1)),
+    ((256, 66), "bfloat16", (1, 0)),  # four vectors of a row of the tile, over all banks
 ]
 
 
@@ -148,17 +150,21 @@ def test_groups(name: str) -> None:
     assert fw.verify(kernel, *arrays_of(fusion)).redundant == []
 
 
-ODD_SHAPES = [((1025, 256), (1, 8)), ((256, 1025), (8, 1)), ((515, 513), (1, 1))]
+ODD_SHAPES = [
+    ((1025, 256), "1x64x128", "8, 8"),  # read at any address, written in whole words
+    ((256, 1025), "1x64x64", "8, 1"),  # what is written begins at words only
+    ((515, 513), "1x64x64", "8, 1"),
+]
 
 
-@pytest.mark.parametrize(("shape", "vectors"), ODD_SHAPES)
+@pytest.mark.parametrize(("shape", "tile", "vectors"), ODD_SHAPES)
 def test_rows_of_odd_lengths_share_index_arithmetic(
-    shape: tuple[int, int], vectors: tuple[int, int]
+    shape: tuple[int, int], tile: str, vectors: str
 ) -> None:
     fusion = fusion_of(lambda x, y: turned(x) + y, (shape[::-1], "bfloat16"), (shape, "bfloat16"))
     kernel, _ = kernel_of(fusion)
     named = dict(kernel.heuristic.values) if kernel.heuristic is not None else {}
-    assert (named["tile"], named["vectors"]) == ("1x64x64", f"{vectors[0]}, {vectors[1]}")
+    assert (named["tile"], named["vectors"]) == (tile, vectors)
     arrays = arrays_of(fusion)
     stats = assert_agrees(kernel, fusion, arrays)
     assert stats["shared_wavefronts"] == stats["shared_wavefronts_least"]
@@ -283,6 +289,38 @@ def test_an_allocation_with_an_axis_twice_is_refused() -> None:
         finish(flow, "k", TARGET, None)
 
 
+def test_what_runs_together_lies_in_long_runs() -> None:
+    """512 columns are 8 tiles: blocks that follow each other read whole rows, so that what runs at
+    the same time lies in one piece of memory. A result of 512 columns is written so anyway."""
+    long = fusion_of(permuted(1, 0), ((80_000, 512), "float16"))
+    for fusion in (long, fusion_of(permuted(1, 0), ((512, 80_000), "float16"))):
+        params = schedule_group(flow := Dataflow(fusion), TARGET)
+        assert (("far_first", True) in params.values) == (fusion is long)
+        assert (estimate(flow.outputs[0].loops[0].axis.extent)) <= 16
+
+
+MOVES_ACROSS: list[tuple[Callable[..., Any], Spec, tuple[int, ...]]] = [
+    (lambda x: fw.flip(x, axis=(0, 3)) * 2, ((128, 40, 5, 4), "float16"), (1, 512, 20480, 128)),
+    (lambda x: fw.roll(x, (13, 2), axis=(0, 2)) * 2, ((80, 5, 61), "int8"), (1, 4880, 80)),
+    (lambda x: fw.roll(x, 5, axis=0) + 1, ((75, 70), "bfloat16"), (1, 75)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(MOVES_ACROSS)))
+def test_what_moves_along_joined_dimensions_goes_through_a_tile(case: int) -> None:
+    """Flips and rolls of what lies across, along both sides of a tile, one of them two axes."""
+    f, (shape, dtype), strides = MOVES_ACROSS[case]
+    fusion = decompose(fw.trace(f, fw.TensorSpec(shape, dtype, strides=strides)))
+    kernel, _ = kernel_of(fusion)
+    assert kernel.heuristic is not None and kernel.heuristic.scheduler == "transpose"
+    loads = [s for s in walk_statements(kernel.ir) if isinstance(s, Load)]
+    assert max(s.width for s in loads if s.src.memory is Memory.GLOBAL) > 1
+    (plain,) = arrays_of(fusion)
+    order = sorted(range(len(shape)), key=lambda a: -strides[a])
+    across = np.ascontiguousarray(plain.transpose(order)).transpose(np.argsort(order))
+    assert_agrees(kernel, fusion, [across])
+
+
 # --- the dimensions of a group ------------------------------------------------------------------
 
 
@@ -307,7 +345,7 @@ def test_where_memory_moves_more_fewer_lanes_lie_beyond_a_dimension() -> None:
     fusion = fusion_of(lambda x: fw.permute_dims(x, (1, 0)), ((5001, 37), "bfloat16"))
     fast = replace(TARGET, memory_nbytes_per_us=16 * TARGET.memory_nbytes_per_us)
     tiles = [str(schedule_group(Dataflow(fusion), t)) for t in (TARGET, fast)]
-    assert "tile=1x16x128" in tiles[0] and "tile=1x8x256" in tiles[1]
+    assert "tile=1x16x128" in tiles[0] and "tile=1x8x64" in tiles[1]
 
 
 # --- results that are read far, too -------------------------------------------------------------

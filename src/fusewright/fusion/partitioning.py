@@ -176,7 +176,8 @@ def _numel(t: Tensor) -> int:
 def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     """Parts of a reduction that would run in fewer blocks than the target has multiprocessors. Of
     rows that do not fill the row of a block as many more as fill it, side by side."""
-    if f.total < LEAST_TOTAL:
+    is_short = f.size * f.nbytes < _nbytes_of_second_kernel(target)
+    if is_short if f.is_inner else f.total < LEAST_TOTAL:
         return None
     cached = f.total * f.nbytes <= target.calibration.cached_share * target.l2_nbytes
     side_by_side = (LINE_NBYTES if cached else BYTES_PER_ROW) // f.nbytes
@@ -185,6 +186,14 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     beside = 1 if f.is_inner else max(1, side_by_side // f.kept)
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
     return _runs(f, wanted) if f.is_inner else _rows(f, wanted, EVEN_SHARE)
+
+
+def _nbytes_of_second_kernel(target: Target) -> float:
+    """What a multiprocessor alone reads while a second kernel starts, waits for its first bytes and
+    exchanges once."""
+    known = target.calibration
+    us = known.launch_us + known.start_us + known.memory_latency_us + known.exchange_us
+    return us * known.l2_nbytes_per_clock * target.clock_mhz
 
 
 def of_line(f: PartitionFacts, target: Target) -> Partition | None:

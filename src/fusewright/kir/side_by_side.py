@@ -6,7 +6,7 @@ its bytes; blocks of one launch, told apart by their number, cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
 
@@ -26,8 +26,11 @@ from fusewright.kir.ir import (
     Index,
     Kernel,
     Memory,
+    NamedSync,
     Reg,
     RegVar,
+    Role,
+    Roles,
     Statement,
     SyncStatement,
     WarpSync,
@@ -35,6 +38,7 @@ from fusewright.kir.ir import (
 from fusewright.kir.names import name_symbols
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import map_body, walk_statements, with_bodies
+from fusewright.target import NAMED_BARRIERS, WARP_SIZE
 
 
 def stands_apart(kernel: Kernel) -> str | None:
@@ -57,18 +61,32 @@ def block_of(kernel: Kernel) -> tuple[int | None, ...]:
     return tuple(constant_value(d.extent) for d in kernel.block)
 
 
+def share_blocks(blocks: Collection[tuple[int | None, ...]]) -> bool:
+    """Whether parts with these threads can share the block of the largest: threads beyond those of
+    a part are whole warps, and parts of each size have a named barrier to meet at."""
+    sizes = set(blocks)
+    if len(sizes) == 1:
+        return True
+    is_flat = all(all(n == 1 for n in b[1:]) for b in sizes)
+    is_whole = all(b[0] is not None and b[0] % WARP_SIZE == 0 for b in sizes)
+    return is_flat and is_whole and len(sizes) <= NAMED_BARRIERS
+
+
 def side_by_side(kernels: Sequence[Kernel], name: str, ninputs: Sequence[int]) -> Kernel:
     """One kernel over the inputs of all parts, the first `ninputs` parameters of each, then their
     outputs.
 
     rewrite:  k1<<<40, 128>>>(..):  ..bx..          k<<<49, 128>>>(..):  if bx < 40: ..bx..
               k2<<<9, 128>>>(..):   ..bx..    ->                         else: b = bx - 40;  ..b..
-    checks:   `stands_apart` of no part, equal blocks, else InternalError
+              A part with fewer threads than the largest is the role of the first warps, and its
+              threads meet at a named barrier.
+    checks:   `stands_apart` of no part, `share_blocks`, equal attributes, else InternalError
     order:    after the pipeline of each part: what it proved of a part holds in its branch
     """
-    first = kernels[0]
+    sizes = sorted({block_of(k) for k in kernels}, reverse=True)
+    first = next(k for k in kernels if block_of(k) == sizes[0])
     for k in kernels:
-        alike = (block_of(k), k.attributes) == (block_of(first), first.attributes)
+        alike = share_blocks(sizes) and k.attributes == first.attributes
         why = stands_apart(k) or (None if alike else "its blocks are others")
         if why is not None:
             raise InternalError(f"{k.name} cannot run beside {first.name}: {why}")
@@ -76,7 +94,9 @@ def side_by_side(kernels: Sequence[Kernel], name: str, ninputs: Sequence[int]) -
     begins = [0, *accumulate(counts)]
     bx = Var("bx", 0, begins[-1] - 1)
     ids = count()
-    parts = [_part(k, bx, begins[i], first, ids) for i, k in enumerate(kernels)]
+    parts = [
+        _part(k, bx, begins[i], first, ids, sizes.index(block_of(k))) for i, k in enumerate(kernels)
+    ]
     grid = (Dim(bx, as_expr(begins[-1])), *first.grid[1:])
     return name_symbols(
         Kernel(
@@ -96,9 +116,12 @@ def side_by_side(kernels: Sequence[Kernel], name: str, ninputs: Sequence[int]) -
     )
 
 
-def _part(kernel: Kernel, bx: Var, begin: int, first: Kernel, ids: Iterator[int]) -> Kernel:
+def _part(
+    kernel: Kernel, bx: Var, begin: int, first: Kernel, ids: Iterator[int], barrier: int
+) -> Kernel:
     """A kernel with symbols and numbers of syncs of its own, but for the symbols of threads; its
-    blocks are counted from `begin`."""
+    blocks are counted from `begin`. `barrier`: the one at which its threads meet, 0 for all threads
+    of the block."""
     number = Buffer("block", int32, as_expr(1), Memory.LOCAL)
     last = (constant_value(kernel.grid[0].extent) or 1) - 1
     variables: dict[Var, IntLike] = {kernel.grid[0].var: RegVar(Reg(number), 0, last)}
@@ -110,12 +133,16 @@ def _part(kernel: Kernel, bx: Var, begin: int, first: Kernel, ids: Iterator[int]
     renamed = Substitution(variables, buffers, arguments)
     place: Expr = add(bx, -begin)
     head = (Alloc(number), Compute("copy", Reg(number, ZERO), (Index(place, int32),)))
-    own = renamed.body(kernel.body)
+    own = map_body(renamed.body(kernel.body), lambda s: _numbered(s, ids))
+    if barrier:
+        n = block_of(kernel)[0] or 1
+        inside = map_body(own, lambda s: _met_at(s, barrier, n))
+        own = (Roles((Role(0, n // WARP_SIZE, inside),)),)
     return replace(
         kernel,
         params=tuple(buffers[b] for b in kernel.params),
         arguments=tuple(arguments.values()),
-        body=(*head, *map_body(own, lambda s: _numbered(s, ids))),
+        body=(*head, *own),
         stored_once=tuple(buffers[b] for b in kernel.stored_once),
     )
 
@@ -124,6 +151,13 @@ def _numbered(s: Statement, ids: Iterator[int]) -> Statement:
     if isinstance(s, SyncStatement):
         return replace(s, id=next(ids))
     return with_bodies(s, lambda body: map_body(body, lambda inner: _numbered(inner, ids)))
+
+
+def _met_at(s: Statement, barrier: int, nthreads: int) -> Statement:
+    """A statement in which the barriers of a block are those of its first threads."""
+    if isinstance(s, BlockSync):
+        return NamedSync(s.id, s.why, barrier, nthreads)
+    return with_bodies(s, lambda body: map_body(body, lambda x: _met_at(x, barrier, nthreads)))
 
 
 def _copy(b: Buffer) -> Buffer:

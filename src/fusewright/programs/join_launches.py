@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fusewright.fusion.ir import Fusion, Pointwise, Tensor
+from fusewright.core.expr import constant_value
+from fusewright.fusion.ir import Pointwise, Tensor
 from fusewright.host.in_place import are_apart
 from fusewright.host.naming import joined_name
 from fusewright.host.subspans import Subspan
 from fusewright.kernel import Kernel
-from fusewright.kir.side_by_side import block_of, side_by_side, stands_apart
+from fusewright.kir.side_by_side import block_of, share_blocks, side_by_side, stands_apart
 from fusewright.kir.traverse import walk_statements
 from fusewright.programs.model import Dispatch
 
@@ -44,6 +45,8 @@ class _Batch:
         if self.alike is None or self.alike != other.alike:
             return False
         parts = (*self.parts, *other.parts)
+        if not _share_blocks([p.kernel for p in parts]):
+            return False
         values = sum(len(p.reads) + len(p.writes) + len(p.values) for p in parts)
         fits = 8 * values <= PARAMETER_NBYTES
         return fits and self.statements + other.statements <= MAX_STATEMENTS
@@ -62,6 +65,19 @@ class _Batch:
             for a, writes in self.sites.get(root, ())
             for b, also_writes in sites
         )
+
+
+def _share_blocks(kernels: Sequence[Kernel]) -> bool:
+    """Whether the blocks of all parts may have the threads of the largest, as no more than half of
+    these idle anywhere, or each block has a multiprocessor to itself."""
+    blocks = {block_of(k.ir) for k in kernels}
+    if len(blocks) == 1:
+        return True
+    if not share_blocks(blocks):
+        return False
+    threads = [b[0] or 1 for b in blocks]
+    count = sum(constant_value(k.ir.grid[0].extent) or 0 for k in kernels)
+    return max(threads) <= 2 * min(threads) or count <= kernels[0].target.multiprocessors
 
 
 def _alone(x: Dispatch) -> _Batch:
@@ -149,14 +165,16 @@ def _alike(x: Dispatch) -> object:
         return None
     if not all(s.is_whole for s in (*x.reads, *x.writes)):
         return None
-    return block_of(kernel.ir), kernel.ir.attributes, _computation(kernel.segment.fusion)
+    fusion = kernel.segment.fusion
+    return kernel.ir.attributes, frozenset(_computation(t) for t in fusion.outputs)
 
 
-def _computation(fusion: Fusion) -> object:
-    """What a fusion computes, its sizes and scalars left out, in an order that its outputs give."""
+def _computation(result: Tensor) -> object:
+    """What makes a result, sizes and scalars left out. Values are numbered as they are reached, so
+    that two results of one input are like those of two inputs."""
     number: dict[Tensor, int] = {}
     steps: list[object] = []
-    todo = list(reversed(fusion.outputs))
+    todo = [result]
     while todo:
         t = todo[-1]
         waiting = [o for o in t.op.operands if o not in number]
@@ -167,4 +185,4 @@ def _computation(fusion: Fusion) -> object:
             fn = t.op.fn if isinstance(t.op, Pointwise) else type(t.op)
             steps.append((fn, t.dtype, tuple(number[o] for o in t.op.operands)))
         todo += reversed(waiting)
-    return tuple(steps), tuple(number[t] for t in fusion.outputs)
+    return tuple(steps)

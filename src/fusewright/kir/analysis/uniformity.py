@@ -107,9 +107,25 @@ def meeting_share(c: Cond, kernel: Kernel) -> float:
     return 1.0 if found is None else np.count_nonzero(found[0]) / found[0].size
 
 
+def thread_share(c: Cond, kernel: Kernel) -> float:
+    """The share of threads that meet a condition, counted in the same way."""
+    found = _sampled_threads(c, kernel)
+    return 1.0 if found is None else float(found.mean())
+
+
 def _sampled_warps(c: Cond, kernel: Kernel) -> tuple[Array, Array] | None:
     """Whether some, and every, lane of sampled warps meets a condition; None where it reads a
     register."""
+    where = _sampled_threads(c, kernel)
+    if where is None:
+        return None
+    firsts = range(0, kernel.nthreads, WARP_SIZE)
+    some, every = (f.reduceat(where, firsts, axis=1) for f in (np.logical_or, np.logical_and))
+    return some, every
+
+
+def _sampled_threads(c: Cond, kernel: Kernel) -> Array | None:
+    """Whether the threads of sampled blocks meet a condition; None where it reads a register."""
     known = thread_values(kernel)
     others = [v for v in variables(c) if v not in known]
     if any(isinstance(v, RegVar) for v in others):
@@ -120,10 +136,7 @@ def _sampled_warps(c: Cond, kernel: Kernel) -> tuple[Array, Array] | None:
         # Multiples of square roots of primes: no two variables move in step.
         fractions = np.arange(1, SAMPLES + 1) * np.sqrt(_PRIMES[position % len(_PRIMES)]) % 1
         known[v] = (low + (fractions * (high - low + 1)).astype(np.int64))[:, None]
-    where = np.broadcast_to(holds(c, known).may, (SAMPLES, kernel.nthreads))
-    firsts = range(0, kernel.nthreads, WARP_SIZE)
-    some, every = (f.reduceat(where, firsts, axis=1) for f in (np.logical_or, np.logical_and))
-    return some, every
+    return np.broadcast_to(holds(c, known).may, (SAMPLES, kernel.nthreads))
 
 
 def _has_none_of(value: Cond | Expr, dims: Iterable[Dim]) -> bool:

@@ -86,7 +86,7 @@ def _even_columns(
     uneven = _uneven_strides(flow, reference, rows, columns)
     several = merge_all(flow, by_stride(flow, tuple(uneven)))
     if several is not None and all(x.axis not in uneven for x in slow):
-        yield _aligned(flow, several, columns, min(uneven.values(), key=estimate), width)
+        yield aligned(flow, several, columns, min(uneven.values(), key=estimate), width)
     yield Loop(flow.graph.resize(columns.axis, 0, mod(-columns.axis.extent, width)))
 
 
@@ -115,7 +115,7 @@ def aligned_parts(
     plain = widest_vectors(flow, partial, rows, columns, inner=True).whole
     if not are_short(plain, width):
         return columns
-    even = _aligned(flow, Loop(moving), columns, stride, width)
+    even = aligned(flow, Loop(moving), columns, stride, width)
     return even if _helps(flow, partial, rows, (columns, even), plain, anywhere=False) else columns
 
 
@@ -160,7 +160,7 @@ def _ragged(
     uneven = _uneven_strides(flow, reference, rows, fast, of_results=True)
     several = merge_all(flow, by_stride(flow, tuple(uneven)))
     if several is not None and (reduced is None or reduced.axis not in uneven):
-        yield _aligned(flow, several, fast, min(uneven.values(), key=estimate), width)
+        yield aligned(flow, several, fast, min(uneven.values(), key=estimate), width)
 
 
 def even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
@@ -172,12 +172,12 @@ def even_rows(flow: Dataflow, reference: Stage, width: int) -> Iterator[Loop]:
         stride = stride * sized[k].axis.extent
         rows, columns = merge_all(flow, sized[:k]), merge_all(flow, sized[k:])
         assert rows is not None and columns is not None
-        even = _aligned(flow, rows, columns, stride, width)
+        even = aligned(flow, rows, columns, stride, width)
         if even.axis is not columns.axis:
             yield Loop(flow.graph.merge(rows.axis, even.axis))
 
 
-def _aligned(flow: Dataflow, rows: Loop, columns: Loop, stride: Expr, width: int) -> Loop:
+def aligned(flow: Dataflow, rows: Loop, columns: Loop, stride: Expr, width: int) -> Loop:
     """A loop over the columns whose steps of `width` begin at multiples of it in memory in every
     row, where rows follow each other every `stride` elements; its first and last steps reach
     beyond the row."""

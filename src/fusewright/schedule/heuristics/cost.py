@@ -194,13 +194,13 @@ def resident_blocks(work: Work, target: Target) -> int:
 
 
 def _memory_nbytes(work: Work, running: int, target: Target) -> float:
-    """Bytes between the chip and its memory, a byte written counted `write_weight` times. An array
-    that the cache holds moves once; a larger one as often as it is asked for, but for what is asked
-    for again while it is still there."""
+    """Bytes between the chip and its memory, a byte written counted `write_weight` times, sectors
+    that are read moved by twos. An array that the cache holds moves once; a larger one as often as
+    it is asked for, but for what is asked for again while it is still there."""
     known, total = target.calibration, 0.0
     cached = known.cached_share * target.l2_nbytes
     for a in work.arrays:
-        moved = min(float(a.nbytes), max(a.requested))
+        moved = min(float(a.nbytes), max(*a.requested, a.paired))
         if not a.is_written and a.nbytes > cached:
             moved *= _passes(a, work, running, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0

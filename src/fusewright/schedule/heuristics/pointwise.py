@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Expr, Int, Var, variables
@@ -30,6 +30,7 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
+from fusewright.schedule.heuristics.reuse_order import reuse_first
 from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -103,7 +104,9 @@ class PointwiseScheduler:
         self._target = target
         self._held = cache_inputs(flow)
         self._reference = reference_output(flow)
-        self._walks = _walks(flow, self._reference, target)
+        self._walks = _with_reuse(
+            flow, self._reference, target, _walks(flow, self._reference, target)
+        )
 
     def candidates(self) -> Iterator[Listed[Flat | None]]:
         """What covers latency first, then more and fewer vectors a thread, larger blocks, narrower
@@ -291,6 +294,19 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
         best.width == 1 or wider.all_accesses <= best.all_accesses
     )
     return list(dict.fromkeys((wider if is_first else best, best, plain[0], wider)))
+
+
+def _with_reuse(flow: Dataflow, reference: Stage, target: Target, walks: list[Walk]) -> list[Walk]:
+    """The walks, and first of all the order of blocks that finds in the cache what several accesses
+    read far apart, where it allows the accesses that the first one has."""
+    if not walks or len(reference.loops) < 2:
+        return walks
+    first = walks[0]
+    loop = reuse_first(flow, reference, first.width, first.width * THREADS, target)
+    if loop is None or _strays(flow, reference, replace(first, loop=loop)):
+        return walks
+    found = _measured(flow, reference, loop, first.width)
+    return [found, *walks] if found.narrow <= first.narrow else walks
 
 
 def _full_width(flow: Dataflow, reference: Stage, target: Target) -> int:

@@ -351,6 +351,8 @@ def _plan(
     target: Target,
     cluster: int = 1,
 ) -> Candidate[ReductionPlan]:
+    if rows.rows == 1:
+        threads = max(threads, WARP_SIZE)  # whole warps may stand beside other kernels in a launch
     side_by_side = max(1, min(LEAST_BLOCK // threads, rows.rows))
     nbytes = threads * trips * rows.vector * rows.held * side_by_side
     plan = ReductionPlan(True, held_in, rows.vector, threads, side_by_side, trips, cluster, nbytes)

@@ -27,7 +27,7 @@ from fusewright.fusion.ir import (
     ViewBase,
 )
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.exchanges import exchanges_of
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
@@ -38,7 +38,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import blocks_that_share, boxed_memory
-from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, WARP_SIZE
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -46,13 +46,15 @@ OVERLAPPED_TRIPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One array in global memory: its bytes, those that each stage that accesses it asks for,
-    counted in whole sectors, and whether it is written. Of operands of products the tiles of the
+    """One array in global memory: its bytes, those between its elements that memory moves along
+    among them, those that each stage that accesses it asks for, counted in whole sectors, and
+    whether it is written. Of operands of products the tiles of the
     result, of which those that are made together share what they read; 0 for other arrays. What is
     read `by_boxes` is counted in the steps of a product.
     `between`: of accesses that ask for the same bytes one after the other, as a window's do, the
     share of the launch's blocks that lie between each and the next. `beside`: bytes in sectors that
-    the second-level cache moves along. `unfilled`: of the bytes that writes ask for those that they
+    the second-level cache moves along, and `paired` the most that one access moves with them.
+    `unfilled`: of the bytes that writes ask for those that they
     leave as they were, as they fill no whole sectors."""
 
     name: str
@@ -63,6 +65,7 @@ class Array:
     by_boxes: bool = False
     between: tuple[float, ...] = ()
     beside: float = 0.0
+    paired: float = 0.0
     unfilled: float = 0.0
 
 
@@ -296,16 +299,32 @@ def _arrays(
     return tuple(
         Array(
             t.name,
-            numel(t.shape) * t.dtype.nbytes,
+            _moved_nbytes(t),
             tuple(r.nbytes for r in own),
             is_written,
             tiles.get((t, is_written), 0),
             between=() if is_written else _between(own),
             beside=sum(r.beside for r in own),
+            paired=max(r.nbytes + r.beside for r in own),
             unfilled=sum(r.unfilled for r in own),
         )
         for (t, is_written), own in found.items()
     )
+
+
+def _moved_nbytes(t: Stage) -> int:
+    """The bytes that memory moves for all elements of a tensor, which it does in pairs of sectors:
+    gaps between rows that are shorter move along."""
+    pair = 2 * SECTOR_NBYTES
+    sized = zip(strides_of(t), t.shape, strict=True)
+    steps = sorted((estimate(s) * t.dtype.nbytes, estimate(n)) for s, n in sized)
+    run, count = t.dtype.nbytes, 1
+    for step, n in steps:
+        if n > 1 and 0 < step <= run + pair:
+            run += (n - 1) * step
+        elif n > 1 and step > 0:
+            count *= n
+    return run if count == 1 else count * -(-run // pair) * pair
 
 
 def _between(accesses: Sequence[Request]) -> tuple[float, ...]:
