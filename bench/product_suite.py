@@ -8,8 +8,9 @@ microseconds a call, and the quarter and three quarters of the rounds beside the
 with 32 MiB of workspace and without sums of 16 bits. The floor of a case is the larger of its
 operations over 790 TFLOP/s (twice that in 8 bits, half of it in tf32) and a copy kernel of torch
 over its bytes in the same run. Errors are against float64 on the first and last 512 rows. The clock
-and the power are those that nvidia-smi tells while our graphs run behind each other.
-Compiling needs no GPU: `--save` keeps the programs, `--load` measures them elsewhere.
+and the power are those that nvidia-smi tells while our graphs run behind each other. A neighbour
+has the first peer alone. Compiling needs no GPU: `--save` keeps the programs, `--load` measures
+them elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 import fusewright as fw
 from bench.graphs import graphed, rounds_us, same_bits
-from bench.outcome import Outcome, geometric_mean
+from bench.outcome import Outcome, geometric_mean, kept_share
 from bench.products import (
     COPIES_NBYTES,
     Product,
@@ -239,6 +240,11 @@ def summary(outcomes: Sequence[Outcome]) -> str:
             mean = geometric_mean(list(ratios.values()))
             least = f"worst {ratios[worst]:.3f} ({worst})"
             lines.append(f"{what}: {mean:.3f} of the best peer, {least}")
+    kept = {o.name: k for o in outcomes if o.of and (k := kept_share(o, outcomes, "fusewright"))}
+    if kept:
+        worst = min(kept, key=lambda name: kept[name])
+        mean = geometric_mean(list(kept.values()))
+        lines.append(f"neighbours keep {mean:.3f} of the floor, worst {kept[worst]:.3f} ({worst})")
     return "\n".join(lines)
 
 
@@ -257,7 +263,7 @@ def _measured(e: Entry, peers: Sequence[str], folder: Path | None) -> Outcome:
     fns: dict[str, Callable[..., Any]] = {}
     errors: dict[str, float] = {}
     failures: dict[str, str] = {}
-    for peer in ("fusewright", *peers):
+    for peer in ("fusewright", *(peers if not e.of else peers[:1])):
         fn = _peer(peer, p, program)
         if fn is None:
             continue
@@ -268,7 +274,7 @@ def _measured(e: Entry, peers: Sequence[str], folder: Path | None) -> Outcome:
             failures[peer] = f"{type(error).__name__}: {error}"[:300]
     nbytes = sum(t.dtype.nbytes * numel([estimate(x) for x in t.shape]) for t in _moved(fusion))
     samples, replay = _times(fns, copies, nbytes)
-    facts = _quarters(samples) | (known or _known(program)) | _state(replay)
+    facts = _quarters(samples) | (known or _known(program)) | ({} if e.of else _state(replay))
     facts["tflops"] = p.flop / statistics.median(samples["fusewright"]) / 1e6
     runs = int(SAME_RUNS_US / statistics.median(samples["fusewright"]))
     if not same_bits(fns["fusewright"], copies[0], max(10, min(1000, runs))):

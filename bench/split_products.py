@@ -86,7 +86,7 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
     yield f"two kernels {count}", us, fw.compile(slice_products(fusion, lambda t: count))
     scheduler = MatmulScheduler(fw.Schedule(fusion).flow, TARGET)
     rated = [c.plan for c in scheduler.candidates() if isinstance(c, Candidate)]
-    plans = [p for p in rated if p.cluster_size == 1]  # others share no depth
+    plans = [p for p in rated if p.blocks_together == 1]
     whole = next(p for p in plans if p.splits == 1)
     sizes = sizes_of(product)
     yield "whole", predicted_us(sizes, whole, TARGET), by_hand(fusion, whole)

@@ -18,6 +18,7 @@ from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
 from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, Sizes
+from fusewright.schedule.heuristics.product_suffix import Suffix
 from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
 from fusewright.schedule.products import (
@@ -425,6 +426,29 @@ def _product_us(t: Tensor, count: int, target: Target) -> float:
     if is_by_warps(t, target):
         return _by_warps_us(sizes, count, _widths(t), target)
     return _sliced_us(sizes, count, target)
+
+
+def fused_us(t: Tensor, suffix: Suffix, target: Target) -> float:
+    """Microseconds of a product with what is computed of it, as `prepare_products` has it: copies
+    of operands that are stored first, and the product, in slices where the kernel that sums them
+    computes the rest."""
+    assert isinstance(t.op, MatMul)
+    stored = [i for i in (0, 1) if stored_axis(t, i, target) is not None]
+    copies = sum(_copy_us(t.op.operands[i], target) for i in stored)
+    count, own = product_slices(t, target), sizes_of(t)
+    if count > 1 or is_by_warps(t, target):
+        return copies + _product_us(t, count, target)
+    first, second = (1.0 if i in stored else n for i, n in enumerate(own.lines))
+    sizes = replace(own, lines=(first, second))
+    return copies + least_us(_exchanged(sizes) if is_swapped(t, target) else sizes, target, suffix)
+
+
+def aligned_us(t: Tensor, target: Target) -> float:
+    """Microseconds of a product alone, in the best number of slices, whose operands would lie in
+    rows of whole lines that instructions read in place."""
+    sizes = replace(sizes_of(t), lines=(1.0, 1.0))
+    placed = [sizes, *([_exchanged(sizes)] if sizes.rows <= MMA_ROWS else [])]
+    return min(_sliced_us(z, n, target) for z in placed for n in _counts(z, target))
 
 
 def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
