@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from fusewright.core.expr import ZERO, constant_value
+from fusewright.core.expr import ZERO, Expr, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import float32
 from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
@@ -86,7 +86,10 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
             yield from _warp_forms(t, target)
             continue
         if is_swapped(t, target):
-            yield t.name, "its operands are exchanged: it has no more rows than an instruction has"
+            few = sizes_of(t).rows <= MMA_ROWS
+            why = "it has no more rows than an instruction has"
+            rest = "its rows end in the middle of a tile, its columns fit tiles of another width"
+            yield t.name, f"its operands are exchanged: {why if few else rest}"
         fast = copied_for_speed(t, target)
         for i, o in enumerate(t.op.operands):
             if (wrong := map_problem(o)) is not None:
@@ -357,15 +360,21 @@ def _by_warps_us(sizes: Sizes, count: int, widths: tuple[int, int], target: Targ
 
 
 def is_swapped(t: Tensor, target: Target) -> bool:
-    """Whether a product of no more rows than an instruction has is faster with its operands in each
-    other's place: a tile of the many columns then reads no rows that do not exist, and the result,
-    which threads store across, is small beside them."""
+    """Whether a product is faster with its operands in each other's place, although threads then
+    store its result across: one of no more rows than an instruction has, as a tile of the many
+    columns reads no rows that do not exist; and one whose rows end soon behind the beginning of a
+    tile, as tiles have 64 or 128 rows, but any number of columns."""
     sizes = sizes_of(t)
-    if sizes.rows > MMA_ROWS or constant_value(t.shape[-2]) is None:
+    is_small = sizes.rows <= MMA_ROWS
+    known = (constant_value(e) is not None for e in _extents(t))
+    if constant_value(t.shape[-2]) is None or not (is_small or all(known)):
         return False
     if sum_of_products_reason(t, target) is not None or is_by_warps(t, target):
         return False
-    return least_us(_exchanged(sizes), target) < least_us(sizes, target)
+    if is_small:
+        return least_us(_exchanged(sizes), target) < least_us(sizes, target)
+    across = least_us(_exchanged(sizes), target, Suffix(stored=t.dtype.nbytes))
+    return ALIKE * across < min(_sliced_us(sizes, n, target) for n in _counts(sizes, target))
 
 
 def placed_sizes(t: Tensor, target: Target) -> Sizes:
@@ -384,20 +393,21 @@ def _exchanged(sizes: Sizes) -> Sizes:
 def product_slices(t: Tensor, target: Target) -> int:
     """The slices whose predicted time is the least, 1 for none where that is as good. It follows
     from shapes and the target, so that results are the same from run to run."""
-    assert isinstance(t.op, MatMul)
-    extents = (*t.shape, t.op.operands[0].shape[-1])
-    if any(constant_value(e) is None for e in extents) or t.ndim + 1 > MAX_BOX_RANK:
+    if any(constant_value(e) is None for e in _extents(t)) or t.ndim + 1 > MAX_BOX_RANK:
         return 1
     us = {n: _product_us(t, n, target) for n in _counts(placed_sizes(t, target), target)}
     best = min(us, key=lambda count: us[count])
     return 1 if us[1] <= ALIKE * us[best] else best
 
 
+def _extents(t: Tensor) -> tuple[Expr, ...]:
+    """Of a product: those of its result and of the axis that is summed over."""
+    return (*t.shape, t.op.operands[0].shape[-1])
+
+
 def _split_us(t: Tensor, target: Target) -> float:
     """Microseconds where blocks of one kernel share the depth; infinite where none can."""
-    assert isinstance(t.op, MatMul)
-    extents = (*t.shape, t.op.operands[0].shape[-1])
-    if any(constant_value(e) is None for e in extents) or is_by_warps(t, target):
+    if any(constant_value(e) is None for e in _extents(t)) or is_by_warps(t, target):
         return math.inf
     return least_split_us(placed_sizes(t, target), target)
 

@@ -134,19 +134,21 @@ class MatmulScheduler:
             yield from in_split_clusters(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
-        """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later; of those
+        """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later. Of those
         that are as fast as the fastest, the one outside of clusters that reads the least memory
-        comes first; of several, one whose tiles all run at once by its time, others by the lines
-        of their boxes, then the one with the fewest warpgroups, which wait for each other, and the
-        fewest blocks to a tile. Times of plans in one round were measured side by side
-        (`bench.product_sweep`): there they order plans better than lines do; so they do where rings
-        have less room because inputs come ahead."""
+        comes first, unless the fastest is in one: its time is that of boxes. Of several, one whose
+        tiles all run at once comes by its time, others by the lines of their boxes, then the one
+        with the fewest warpgroups, which wait for each other, and the fewest blocks to a tile.
+        Times of plans in one round were measured side by side (`bench.product_sweep`): there they
+        order plans better than lines do; so they do where rings have less room because inputs come
+        ahead."""
         sizes, target = self._sizes(), self._target
         us = {p: ranked_us(sizes, p, target, suffix) for p in plans}
         ordered = sorted(plans, key=lambda p: us[p])
         if not ordered:
             return []
-        alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
+        near = ALIKE if ordered[0].cluster_size == 1 else 1.0
+        alike = [p for p in ordered if us[p] <= near * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
         memory = {p: memory_nbytes(sizes, p, target) for p in alike}
 
