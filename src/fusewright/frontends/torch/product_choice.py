@@ -152,7 +152,7 @@ class Chain:
         rest = {n: constant_of(n) for n in self.inputs if n not in tensors}
 
         def computed(*arrays: Array) -> list[Array]:
-            known = rest | dict(zip(tensors, arrays, strict=True))
+            known: dict[Any, Any] = {**rest, **dict(zip(tensors, arrays, strict=True))}
             for n in (self.product, *self.behind):
                 known[n] = trace_node(n, known)
             return [known[n] for n in self.outputs]
