@@ -45,6 +45,11 @@ from fusewright.target import (
 LEAST_EXTENT = 2
 """Rows and columns: with one, no element of the other operand is used twice, and a sum of products
 reads both at the speed of memory."""
+ACROSS = 1.1
+"""How much faster a product of many rows has to be predicted with its operands exchanged: two that
+were predicted 1.05 and 1.07 times as fast took 1.08 and 1.09 times as long, two of 1.12 and 1.18
+times 0.74 and 0.80 (5121 x 5120 x 5120, 1025 x 28672 x 4096; 1025 x 6144 x 4096 and 257 x 14336 x
+4096, one H100, 2026-11-26)."""
 LEAST_DEPTH = BULK_ALIGNMENT // 2
 """Elements of a row: shorter ones are shorter than what separates rows that a map takes."""
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
@@ -222,8 +227,11 @@ def sums_us(sizes: Sizes, target: Target) -> float:
 
 
 def _copy_us(o: Tensor, target: Target) -> float:
-    """Microseconds of a kernel that stores an operand in other rows."""
-    return target.calibration.launch_us + 2 * _nbytes(o) / target.memory_nbytes_per_us
+    """Microseconds of a kernel on a stream that stores an operand in other rows."""
+    known = target.calibration
+    moved = (1 + known.write_weight) * _nbytes(o) / known.read_share
+    launches = known.launch_us + known.stream_launch_us
+    return launches + moved / target.memory_nbytes_per_us
 
 
 def _nbytes(o: Tensor) -> int:
@@ -374,7 +382,7 @@ def is_swapped(t: Tensor, target: Target) -> bool:
     if is_small:
         return least_us(_exchanged(sizes), target) < least_us(sizes, target)
     across = least_us(_exchanged(sizes), target, Suffix(stored=t.dtype.nbytes))
-    return ALIKE * across < min(_sliced_us(sizes, n, target) for n in _counts(sizes, target))
+    return ACROSS * across < min(_sliced_us(sizes, n, target) for n in _counts(sizes, target))
 
 
 def placed_sizes(t: Tensor, target: Target) -> Sizes:
