@@ -316,3 +316,20 @@ def test_results_leave_in_parts_only_where_the_ring_would_be_short_otherwise() -
     sixteen = {(p.rows, p.columns): p for p in menu_plans(Sizes(1, 8192, 8192, 8192), TARGET)}
     square = sixteen[192, 192]
     assert (square.staged, square.stages) == (64, 4)
+
+
+def test_rows_inside_of_lines_run_in_clusters() -> None:
+    """Which measure 207 us for 274 with tiles of 128 x 256 (bench/product-lines-2026-11-26)."""
+    specs = [fw.TensorSpec((4096, 4104), "bfloat16")] * 2
+    fusion = fw.trace(lambda x, w: fw.matmul(x, w.T), *specs)
+    listed = MatmulScheduler(fw.Schedule(fusion).flow, TARGET).candidates()
+    first = next(c.plan for c in listed if isinstance(c, Candidate))
+    assert (first.rows, first.columns, first.cluster) == (128, 256, (2, 1))
+
+
+def test_lines_of_rows_that_touch_two_take_as_long_when_others_rest() -> None:
+    whole = replace(STEP, requested=700.0, received=384.0)
+    crossing = replace(whole, crossing=700.0)
+    assert step_clocks(whole, 1.0, TARGET) == step_clocks(crossing, 1.0, TARGET)
+    assert step_clocks(whole, 0.5, TARGET).boxes < step_clocks(crossing, 0.5, TARGET).boxes
+    assert step_clocks(crossing, 0.5, TARGET) == step_clocks(crossing, 1.0, TARGET)

@@ -18,8 +18,9 @@ ALIKE = 1.05
 IN_CLUSTERS = 1.15
 """How much faster a plan in clusters has to be predicted than all others: twice what the model is
 off in the root mean square (`bench.product_fit`). Of nine measured plans in clusters none was
-faster than the same one without by more than the noise (notes/products.md). Where rows begin inside
-of lines there is no margin: plans in clusters take 0.98 to 1.05 of their prediction there, others
+faster than the same one without by more than the noise (notes/products.md)."""
+INSIDE_ALONE = 1.1
+"""Where rows begin inside of lines plans in clusters take 0.98 to 1.05 of their prediction, others
 1.1 to 1.27 (22 products, one H100, 2026-11-26)."""
 
 
@@ -114,10 +115,13 @@ def step_of(sizes: Sizes, plan: ProductPlan, whole: tuple[int, int] | None = Non
 
 
 def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
-    """The microseconds by which plans are ranked: with a margin for clusters, unless rows begin
-    inside of lines."""
-    is_whole = max(sizes.lines) == 1.0
-    margin = IN_CLUSTERS if plan.blocks_together > 1 and is_whole else 1.0
+    """The microseconds by which plans are ranked: with a margin for clusters, where rows begin
+    inside of lines for all others."""
+    is_together = plan.blocks_together > 1
+    if max(sizes.lines) > 1.0:
+        margin = 1.0 if is_together else INSIDE_ALONE
+    else:
+        margin = IN_CLUSTERS if is_together else 1.0
     return predicted_us(sizes, plan, target, suffix) * margin
 
 
