@@ -227,11 +227,8 @@ def sums_us(sizes: Sizes, target: Target) -> float:
 
 
 def _copy_us(o: Tensor, target: Target) -> float:
-    """Microseconds of a kernel on a stream that stores an operand in other rows."""
-    known = target.calibration
-    moved = (1 + known.write_weight) * _nbytes(o) / known.read_share
-    launches = known.launch_us + known.stream_launch_us
-    return launches + moved / target.memory_nbytes_per_us
+    """Microseconds of a kernel that stores an operand in other rows."""
+    return target.calibration.launch_us + 2 * _nbytes(o) / target.memory_nbytes_per_us
 
 
 def _nbytes(o: Tensor) -> int:
@@ -297,13 +294,15 @@ def _subsets(positions: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _with_copies_us(t: Tensor, sizes: Sizes, copied: tuple[int, ...], target: Target) -> float:
-    """Microseconds of a product, and of copies of some operands into rows of whole lines."""
+    """Microseconds of a product, and of copies of some operands into rows of whole lines, each a
+    launch more on a stream."""
     first, second = (1.0 if i in copied else n for i, n in enumerate(sizes.lines))
     placed = [own := replace(sizes, lines=(first, second))]
     if sizes.rows <= MMA_ROWS:
         placed.append(_exchanged(own))
     product = min(_sliced_us(z, n, target) for z in placed for n in _counts(z, target))
-    return product + sum(_copy_us(t.op.operands[i], target) for i in copied)
+    copies = sum(_copy_us(t.op.operands[i], target) for i in copied)
+    return product + copies + len(copied) * target.calibration.stream_launch_us
 
 
 # --- single warps ---------------------------------------------------------------------------------
