@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Medians in microseconds per peer, relative errors, and the floor's; `of` names the case that
-    this one is a neighbour of, "" for a case of the table itself."""
+    this one is a neighbour of, "" for a case of the table itself; `facts` are kept in the JSON."""
 
     name: str
     nbytes: int
@@ -22,6 +22,7 @@ class Outcome:
     kernels: list[str]
     failures: dict[str, str]
     of: str = ""
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def share(self, peer: str) -> float | None:
         """The floor's time over a peer's; None when it did not run."""
@@ -41,6 +42,7 @@ class Outcome:
             "errors": self.errors,
             "kernels": self.kernels,
             "failures": self.failures,
+            "facts": self.facts,
         }
 
 
@@ -55,6 +57,7 @@ def from_json(found: dict[str, Any]) -> Outcome:
         found["kernels"],
         found["failures"],
         found.get("of", ""),
+        found.get("facts", {}),
     )
 
 

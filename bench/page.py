@@ -14,6 +14,7 @@ COLOURS = ("#1b6ca8", "#d1603d", "#8d99ae", "#5f8d4e", "#8e5ea2", "#b8860b", "#4
 BAR = 14
 LABELS = 300
 WIDTH = 560
+TITLE = "Memory-bound cases"
 MOST = 1.1
 """The share of the floor at the right end of a plot."""
 
@@ -45,7 +46,7 @@ def page(report: dict[str, object]) -> str:
     assert isinstance(where, dict)
     facts = ", ".join(f"{k} {v}" for k, v in where.items())
     parts = [
-        "<h1>Memory-bound cases</h1>",
+        f"<h1>{_text(report.get('title', TITLE))}</h1>",
         f"<p>{_text(report['date'])}: {_text(facts)}.</p>",
         f"<p>{_text(report['method'])}</p>",
         "<h2>Share of the floor</h2>",

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import fusewright as fw
+from bench.graphs import Graph, graphed, medians_us, same_bits
 from bench.split_products import by_hand, write_forms
 from fusewright.frontends.tune import build
 from fusewright.fusion.ir import MatMul
@@ -77,8 +77,6 @@ FEW_ROWS = 128
 LEAST_STEPS = 4
 """Tiles of the depth of a block, where several share it."""
 COPIES_NBYTES = 300 << 20
-LEAST_CALLS = 8
-ROUNDS = 15
 RUNS = 10
 ROWS_CHECKED = 64
 
@@ -282,13 +280,13 @@ def _measured(
         rows.append(known)
     for row in rows:
         _check(row, fns, programs, copies[0], wanted)
-    graphs: dict[str, tuple[Callable[[], None], int]] = {}
+    graphs: dict[str, Graph] = {}
     for row in (r for r in rows if r["form"] in fns):
         try:
-            graphs[row["form"]] = _graphed(fns[row["form"]], copies)
+            graphs[row["form"]] = graphed(fns[row["form"]], copies)
         except Exception as e:
             row["failure"] = f"graph: {type(e).__name__}: {e}"[:200]
-    times = _replayed(graphs)
+    times = medians_us(graphs)
     turn = itertools.cycle(copies)
     alone = [f for f in ("torch", "program") if f in graphs]
     streamed = interleaved({f: lambda f=f: fns[f](*next(turn)) for f in alone})
@@ -351,45 +349,12 @@ def _check(
         fn = fns[row["form"]]
         first = fn(*arrays).clone()
         row["error"] = float((first[:ROWS_CHECKED].double() - wanted).norm() / wanted.norm())
-        row["same"] = all(bool((fn(*arrays) == first).all()) for _ in range(RUNS))
+        row["same"] = same_bits(fn, arrays, RUNS)
     except Exception as e:
         row["failure"] = f"{type(e).__name__}: {e}"[:200]
     if "failure" in row or not (row["error"] < 0.01 and row["same"]):
         row.setdefault("failure", "wrong, or differs from run to run")
         fns.pop(row["form"])
-
-
-def _graphed(fn: Callable[..., Any], copies: list[Any]) -> tuple[Callable[[], None], int]:
-    """A replay of a graph of calls, and how many there are."""
-    import torch
-
-    calls = max(LEAST_CALLS, len(copies))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for arrays in itertools.islice(itertools.cycle(copies), calls):
-            fn(*arrays)
-    return graph.replay, calls
-
-
-def _replayed(graphs: dict[str, tuple[Callable[[], None], int]]) -> dict[str, float]:
-    """Microseconds a call, of graphs that take turns; medians of rounds."""
-    import torch
-
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for name in _in_rounds(graphs):
-        replay, calls = graphs[name]
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        replay()
-        stop.record()
-        stop.synchronize()
-        samples[name].append(start.elapsed_time(stop) * 1000 / calls)
-    return {name: statistics.median(us[2:]) for name, us in samples.items()}
-
-
-def _in_rounds(names: Iterable[str]) -> Iterator[str]:
-    """Every name in every round; the first two rounds warm up."""
-    return (name for _ in range(ROUNDS + 2) for name in names)
 
 
 if __name__ == "__main__":

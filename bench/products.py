@@ -52,6 +52,8 @@ class Product:
     """Of the arguments, where not all are bfloat16; products of float32 are tf32, as in torch."""
     precision: str = "tf32"
     """Of products of float32: "tf32" or "ieee"."""
+    has_suffix: bool = False
+    """Whether something that torch has no one call for follows the product."""
 
     def dtype(self, k: int) -> str:
         """The dtype of argument `k`."""
@@ -64,7 +66,7 @@ class Product:
         )
 
 
-def _plain(layout: str, m: int, n: int, k: int) -> Product:
+def plain(layout: str, m: int, n: int, k: int) -> Product:
     """`layout`: T where an operand is contiguous along k, N where along the other axis; BLAS calls
     a row-major first operand transposed."""
     a, b = layout
@@ -81,33 +83,55 @@ def _plain(layout: str, m: int, n: int, k: int) -> Product:
     return Product(f"{layout} {m}x{n}x{k}", ours, torch_, (first, second), 2 * m * n * k, rows)
 
 
-def _relu(m: int, n: int, k: int) -> Product:
+def relu(m: int, n: int, k: int) -> Product:
+    """A linear layer and relu."""
     return Product(
         f"linear+relu {m}x{n}x{k}",
         lambda x, w, b: fw.nn.relu(fw.nn.linear(x, w, b)),
         lambda torch, x, w, b: torch.relu(torch.nn.functional.linear(x, w, b)),
         ((m, k), (n, k), (n,)),
         2 * m * n * k,
+        has_suffix=True,
     )
 
 
-def _gelu(m: int, n: int, k: int) -> Product:
+def gelu(m: int, n: int, k: int, approximate: str = "none") -> Product:
+    """A bias for each column, and the exact gelu or the one by tanh."""
+    kind = "" if approximate == "none" else f"({approximate})"
     return Product(
-        f"NN+bias+gelu {m}x{n}x{k}",
-        lambda x, w, b: fw.nn.gelu(fw.matmul(x, w) + b),
-        lambda torch, x, w, b: torch.nn.functional.gelu(torch.matmul(x, w) + b),
+        f"NN+bias+gelu{kind} {m}x{n}x{k}",
+        lambda x, w, b: fw.nn.gelu(fw.matmul(x, w) + b, approximate),
+        lambda torch, x, w, b: torch.nn.functional.gelu(
+            torch.matmul(x, w) + b, approximate=approximate
+        ),
         ((m, k), (k, n), (n,)),
         2 * m * n * k,
+        has_suffix=True,
     )
 
 
-def _gated(m: int, n: int, k: int) -> Product:
+def residual(m: int, n: int, k: int) -> Product:
+    """A tensor of the result's size is added."""
+    return Product(
+        f"residual {m}x{n}x{k}",
+        lambda x, w, r: fw.matmul(x, w.T) + r,
+        lambda torch, x, w, r: torch.matmul(x, w.T) + r,
+        ((m, k), (n, k), (m, n)),
+        2 * m * n * k,
+        (0, 2),
+        has_suffix=True,
+    )
+
+
+def gated(m: int, n: int, k: int) -> Product:
+    """Two products of equal sizes, one of which gates the other."""
     return Product(
         f"gated {m}x{n}x{k}",
         lambda x, g, u: fw.nn.silu(fw.matmul(x, g.T)) * fw.matmul(x, u.T),
         lambda torch, x, g, u: torch.nn.functional.silu(x @ g.T) * (x @ u.T),
         ((m, k), (n, k), (n, k)),
         4 * m * n * k,
+        has_suffix=True,
     )
 
 
@@ -119,10 +143,12 @@ def _stacked(m: int, n: int, k: int) -> Product:
         lambda torch, x, w: torch.nn.functional.silu((h := x @ w.T)[:, :n]) * h[:, n:],
         ((m, k), (2 * n, k)),
         4 * m * n * k,
+        has_suffix=True,
     )
 
 
-def _batch(b: int, m: int, n: int, k: int) -> Product:
+def batched(b: int, m: int, n: int, k: int) -> Product:
+    """Matrices, the second operand's transposed."""
     return Product(
         f"batch {b}x{m}x{n}x{k}",
         lambda x, w: fw.matmul(x, fw.permute_dims(w, (0, 2, 1))),
@@ -134,11 +160,11 @@ def _batch(b: int, m: int, n: int, k: int) -> Product:
 
 
 def _tf32(layout: str, m: int, n: int, k: int) -> Product:
-    plain = _plain(layout, m, n, k)
-    return replace(plain, name=f"tf32 {plain.name}", dtypes=("float32", "float32"))
+    own = plain(layout, m, n, k)
+    return replace(own, name=f"tf32 {own.name}", dtypes=("float32", "float32"))
 
 
-def _float8(m: int, n: int, k: int) -> Product:
+def float8(m: int, n: int, k: int) -> Product:
     """With a scale for each operand, and a result of bfloat16."""
 
     def ours(x: Any, w: Any, a: Any, b: Any) -> Any:
@@ -157,54 +183,52 @@ def _float8(m: int, n: int, k: int) -> Product:
 
 def _ieee(layout: str, m: int, n: int, k: int) -> Product:
     """A product of float32 that nothing rounds, here or in torch."""
-    plain = _plain(layout, m, n, k)
-    return replace(
-        plain, name=f"ieee {plain.name}", dtypes=("float32", "float32"), precision="ieee"
-    )
+    own = plain(layout, m, n, k)
+    return replace(own, name=f"ieee {own.name}", dtypes=("float32", "float32"), precision="ieee")
 
 
 def _ieee_gelu(m: int, n: int, k: int) -> Product:
-    plain = _gelu(m, n, k)
-    return replace(plain, name=f"ieee {plain.name}", dtypes=("float32",) * 3, precision="ieee")
+    own = gelu(m, n, k)
+    return replace(own, name=f"ieee {own.name}", dtypes=("float32",) * 3, precision="ieee")
 
 
 PRODUCTS: tuple[Product, ...] = (
-    _plain("TN", 4096, 4096, 4096),
-    _plain("TN", 8192, 8192, 8192),
-    _plain("TT", 8192, 8192, 4096),
-    _gelu(8192, 16384, 4096),
-    _relu(4096, 4096, 4096),
-    _relu(8192, 8192, 8192),
-    _gated(8192, 14336, 4096),
-    _plain("TN", 128, 4096, 4096),
-    _plain("TN", 4097, 4104, 4104),
-    _plain("NN", 4096, 4096, 4096),
-    _plain("NT", 4096, 4096, 4096),
+    plain("TN", 4096, 4096, 4096),
+    plain("TN", 8192, 8192, 8192),
+    plain("TT", 8192, 8192, 4096),
+    gelu(8192, 16384, 4096),
+    relu(4096, 4096, 4096),
+    relu(8192, 8192, 8192),
+    gated(8192, 14336, 4096),
+    plain("TN", 128, 4096, 4096),
+    plain("TN", 4097, 4104, 4104),
+    plain("NN", 4096, 4096, 4096),
+    plain("NT", 4096, 4096, 4096),
     _stacked(8192, 14336, 4096),
-    _plain("TT", 4100, 4100, 4100),
-    _plain("TN", 4096, 4096, 4100),
-    *(_plain("TN", m, 4096, 4096) for m in (1, 2, 3, 7, 16, 32, 64)),
-    *(_plain("TN", m, 14336, 4096) for m in (16, 64)),
-    _plain("TN", 64, 4096, 28672),
-    _batch(64, 1024, 1024, 128),
-    _plain("TN", 4096, 4096, 4104),
-    _plain("TT", 3, 4096, 4096),
-    _plain("TN", 256, 256, 131072),
-    _plain("TN", 512, 512, 4096),
-    _plain("TN", 256, 4096, 4096),
+    plain("TT", 4100, 4100, 4100),
+    plain("TN", 4096, 4096, 4100),
+    *(plain("TN", m, 4096, 4096) for m in (1, 2, 3, 7, 16, 32, 64)),
+    *(plain("TN", m, 14336, 4096) for m in (16, 64)),
+    plain("TN", 64, 4096, 28672),
+    batched(64, 1024, 1024, 128),
+    plain("TN", 4096, 4096, 4104),
+    plain("TT", 3, 4096, 4096),
+    plain("TN", 256, 256, 131072),
+    plain("TN", 512, 512, 4096),
+    plain("TN", 256, 4096, 4096),
     _tf32("TN", 4096, 4096, 4096),
     _tf32("TT", 4096, 4096, 4096),
     _tf32("TN", 8192, 8192, 8192),
-    _float8(4096, 4096, 4096),
-    _float8(8192, 8192, 8192),
+    float8(4096, 4096, 4096),
+    float8(8192, 8192, 8192),
     _ieee("TN", 4096, 4096, 4096),
     _ieee("TT", 4096, 4096, 4096),
     _ieee("TN", 1024, 1024, 1024),
     _ieee("TT", 4097, 4099, 4101),
     _ieee_gelu(8192, 4096, 4096),
-    _plain("TN", 4096, 4096, 4099),
-    _plain("TN", 520, 332, 1028),
-    _plain("TT", 1028, 1028, 1028),
+    plain("TN", 4096, 4096, 4099),
+    plain("TN", 520, 332, 1028),
+    plain("TT", 1028, 1028, 1028),
 )
 """Row-major products are TT here: x @ w with both as they are."""
 
@@ -306,9 +330,9 @@ def _measured(
     from bench.harness import interleaved
 
     torch.backends.cuda.matmul.allow_tf32 = p.precision == "tf32"
-    dtypes = [_torch_dtype(torch, p.dtype(k)) for k in range(len(p.shapes))]
+    dtypes = [torch_dtype(torch, p.dtype(k)) for k in range(len(p.shapes))]
     kinds = list(zip(p.shapes, dtypes, strict=True))
-    nbytes = sum(d.itemsize * _numel(s) for s, d in kinds)
+    nbytes = sum(d.itemsize * numel(s) for s, d in kinds)
     count = max(2, -(-COPIES_NBYTES // nbytes))
     generator = torch.Generator(device="cuda").manual_seed(0)
     copies = [
@@ -319,16 +343,16 @@ def _measured(
     for peer in ("fusewright", *peers):
         try:
             fn = _peer(peer, p, program)
-            errors[peer] = _error(p, copies[0], fn(*copies[0]))
+            errors[peer] = error_of(p, copies[0], fn(*copies[0]))
             torch.cuda.synchronize()
-            fns[peer] = _in_turn(fn, copies)
+            fns[peer] = in_turn(fn, copies)
         except Exception as e:
             failures[peer] = f"{type(e).__name__}: {e}"[:300]
     for name, made in clusters.items():
         fn = _streamed(made)
-        errors[name] = _error(p, copies[0], fn(*copies[0]))
+        errors[name] = error_of(p, copies[0], fn(*copies[0]))
         if _repeats(fn, copies[0]):
-            fns[name] = _in_turn(fn, copies)
+            fns[name] = in_turn(fn, copies)
         else:
             failures[name] = "its results differ from run to run"
     times = interleaved(fns)
@@ -343,18 +367,18 @@ def _measured(
     }
 
 
-def _torch_dtype(torch: Any, name: str) -> Any:
+def torch_dtype(torch: Any, name: str) -> Any:
     return getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(name, name))
 
 
-def _numel(shape: Sequence[int]) -> int:
+def numel(shape: Sequence[int]) -> int:
     n = 1
     for s in shape:
         n *= s
     return n
 
 
-def _in_turn(fn: Fn, copies: Sequence[Sequence[Any]]) -> Callable[[], Any]:
+def in_turn(fn: Fn, copies: Sequence[Sequence[Any]]) -> Callable[[], Any]:
     turn = itertools.cycle(copies)
     return lambda: fn(*next(turn))
 
@@ -387,7 +411,7 @@ def _peer(peer: str, p: Product, program: Program) -> Fn:
             raise ValueError(f"there is no peer {peer!r}; use torch, compile")
 
 
-def _error(p: Product, arrays: Sequence[Any], got: Any) -> float:
+def error_of(p: Product, arrays: Sequence[Any], got: Any) -> float:
     """Norm of the difference over the norm of the result in float64, of the first and last rows."""
     import torch
 

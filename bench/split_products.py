@@ -6,10 +6,10 @@ kernel that hand over in each mode, beside torch (cuBLAS). Predicted times stand
 ones.
 
 Method: operands are random and normal, bfloat16; a call works on the next of several copies of
-them, so that none stays in the second-level cache. All forms run in turn with each other, medians
-of rounds (`bench/harness.py`). A form is right when its error against float64 on 64 rows is below a
-hundredth, and when a hundred runs give the same bits. Compiling needs no GPU: `--save` keeps the
-programs, `--load` measures them elsewhere.
+them, so that none stays in the second-level cache. Each form is a CUDA graph of calls; graphs are
+replayed in turn, medians of rounds (`bench/graphs.py`). A form is right when its error against
+float64 on 64 rows is below a hundredth, and when a hundred runs give the same bits. Compiling needs
+no GPU: `--save` keeps the programs, `--load` measures them elsewhere.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import fusewright as fw
+from bench.graphs import graphed, medians_us, same_bits
 from bench.turns import COPIES_NBYTES, RUNS
 from fusewright.fusion.ir import MatMul
 from fusewright.fusion.passes.slice_products import slice_products
@@ -31,13 +32,15 @@ from fusewright.host.product_forms import sizes_of, two_kernels
 from fusewright.program import Program
 from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
-from fusewright.schedule.heuristics.product_plans import ProductPlan, with_splits
+from fusewright.schedule.heuristics.product_plans import ProductPlan, in_split_clusters, with_splits
 from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
 LEAST_TILE = 128 * 128
 """Of which one wave is measured whatever its parts take of memory."""
+CLUSTERS = 2
+"""Plans whose blocks share a depth as a cluster, the ones that are predicted fastest."""
 FEW = 8
 """Blocks that take turns, as well as all of a wave: a turn is a hop."""
 
@@ -83,7 +86,7 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
     yield f"two kernels {count}", us, fw.compile(slice_products(fusion, lambda t: count))
     scheduler = MatmulScheduler(fw.Schedule(fusion).flow, TARGET)
     rated = [c.plan for c in scheduler.candidates() if isinstance(c, Candidate)]
-    plans = [p for p in rated if p.cluster_size == 1]  # others share no depth
+    plans = [p for p in rated if p.blocks_together == 1]
     whole = next(p for p in plans if p.splits == 1)
     sizes = sizes_of(product)
     yield "whole", predicted_us(sizes, whole, TARGET), by_hand(fusion, whole)
@@ -103,6 +106,10 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
             fits = replace(plan, splits=n)
             name = f"slices {n} of {plan.rows}x{plan.columns}"
             yield name, predicted_us(sizes, fits, TARGET), by_hand(fusion, fits)
+    clusters = [q for p in plans for q in in_split_clusters(p, sizes, TARGET)]
+    for plan in sorted(clusters, key=lambda p: predicted_us(sizes, p, TARGET))[:CLUSTERS]:
+        name = f"cluster {plan.splits} of {plan.rows}x{plan.columns}"
+        yield name, predicted_us(sizes, plan, TARGET), by_hand(fusion, plan)
     for mode, n in itertools.product(
         ("vector", "tma"), sorted({min(FEW, wave.splits), wave.splits})
     ):
@@ -161,8 +168,6 @@ def _loaded(case: Case, folder: Path) -> list[tuple[str, float, Program]]:
 def _measured(case: Case, made: list[tuple[str, float, Program]]) -> list[dict[str, Any]]:
     import torch
 
-    from bench.harness import interleaved
-
     g = torch.Generator(device="cuda").manual_seed(0)
     shapes = ((case.m, case.k), (case.k, case.n), *(((case.n,),) if case.suffix else ()))
 
@@ -183,25 +188,37 @@ def _measured(case: Case, made: list[tuple[str, float, Program]]) -> list[dict[s
         return call
 
     fns = {name: ours(p) for name, _, p in made} | {"torch": peer}
-    turns = {name: itertools.cycle(copies) for name in fns}
-    times = interleaved({n: lambda f=f, t=turns[n]: f(*next(t)) for n, f in fns.items()})
     x, w, *b = copies[0]
     wanted = x[:64].double() @ w.double()
     wanted = torch.relu(wanted + b[0].double()) if b else wanted
     predicted = {name: us for name, us, _ in made}
+    states = {name: _state(fn, copies[0], wanted) for name, fn in fns.items()}
+    right = {name: fn for name, fn in fns.items() if "failure" not in states[name]}
+    times = medians_us({name: graphed(fn, copies) for name, fn in right.items()})
     rows: list[dict[str, Any]] = []
-    for name, fn in fns.items():
-        first = fn(*copies[0])
-        same = all(torch.equal(fn(*copies[0]), first) for _ in range(RUNS))
-        error = float((first[:64].double() - wanted).norm() / wanted.norm())
-        row = {"case": case.name, "form": name, "us": times[name], "predicted": predicted.get(name)}
-        rows.append(row | {"nbytes": nbytes, "error": error, "same": same})
+    for name, us in times.items():
+        row = {"case": case.name, "form": name, "us": us, "predicted": predicted.get(name)}
+        rows.append(row | {"nbytes": nbytes} | states[name])
         print(
-            f"{case.name} {name}: {times[name]:.1f} us, predicted {predicted.get(name, 0):.1f}, "
-            f"{nbytes / times[name] / 1e3:.0f} GB/s, error {error:.1e}, same bits {same}",
+            f"{case.name} {name}: {us:.1f} us, predicted {predicted.get(name, 0):.1f}, "
+            f"{nbytes / us / 1e3:.0f} GB/s, {states[name]}",
             flush=True,
         )
-    return rows
+    wrong = [{"case": case.name, "form": n} | states[n] for n in fns if n not in times]
+    print(*wrong, sep="\n", flush=True)
+    return rows + wrong
+
+
+def _state(fn: Any, arrays: list[Any], wanted: Any) -> dict[str, Any]:
+    """The error of a form, whether its bits are the same in all runs, and what fails."""
+    try:
+        first = fn(*arrays)
+        error = float((first[:64].double() - wanted).norm() / wanted.norm())
+        same = same_bits(fn, arrays, RUNS)
+    except Exception as e:
+        return {"failure": f"{type(e).__name__}: {e}"[:200]}
+    found = {"error": error, "same": same}
+    return found if error < 0.01 and same else found | {"failure": "wrong, or differs"}
 
 
 def write_forms(path: Path, method: str, rows: list[dict[str, Any]]) -> None:

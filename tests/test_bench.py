@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from bench import peers
+from bench import peers, product_suite
 from bench.cases import CASES, Case
 from bench.neighbours import neighbours
 from bench.outcome import Outcome, from_json, kept_share, table
@@ -183,3 +183,29 @@ def test_plans_in_clusters_are_no_peers() -> None:
     first, second = line_of(row).splitlines()
     assert "1.200x the best peer" in first and "cluster" not in first
     assert second.strip() == "matmul(cluster=2x1): 8.0 us 1 TF  1.250x ours"
+
+
+def test_the_suite_of_products() -> None:
+    assert len(product_suite.TEN) == 10
+    names = [e.name for e in product_suite.entries((), neighbours=True)]
+    assert len(set(names)) == len(names) == 3 * len(product_suite.SUITE)
+    fp8, longer, deeper = product_suite.entries(("fp8",), neighbours=True)
+    assert (longer.m, longer.of) == (fp8.m + 1, fp8.name)
+    assert (deeper.k, deeper.product.shapes[0]) == (fp8.k + 16, (fp8.m, fp8.k + 16))
+    with pytest.raises(ValueError, match="no product has fft in its name; there are TN 4096"):
+        product_suite.entries(("fft",), neighbours=False)
+
+
+def test_the_ten_products_count_apart() -> None:
+    first, other = product_suite.TEN[0].name, product_suite.LONGER[0].name
+    times = {"fusewright": 100.0, "torch": 90.0, "compile": 80.0}
+    outcomes = [
+        Outcome(first, 1, 70.0, times, {}, [], {}),
+        Outcome(other, 1, 70.0, {**times, "fusewright": 40.0}, {}, [], {}),
+        Outcome("x", 1, 70.0, {"fusewright": 40.0}, {}, [], {}, of=first),
+    ]
+    said = product_suite.summary(outcomes).splitlines()
+    assert said == [
+        f"the ten: 0.800 of the best peer, worst 0.800 ({first})",
+        f"the longer list: 2.000 of the best peer, worst 2.000 ({other})",
+    ]

@@ -6,9 +6,14 @@ import os
 
 import fuzz_compare
 import pytest
-from fuzz_products import Drawn
+from fuzz_products import Drawn, WideDrawn
 
 import fusewright as fw
+from fusewright.frontends.tune import build
+from fusewright.host.segment import structure_of
+from fusewright.program import Program
+from fusewright.runtime.tuning_cache import TunedSchedule
+from fusewright.schedule.heuristics.rating import Rated
 
 START = int(os.environ.get("FUZZ_START", "0"))
 COUNT = int(os.environ.get("FUZZ_COUNT", "600"))
@@ -17,7 +22,26 @@ CHUNK = 25
 
 def problem_of_seed(seed: int, target: str = "sm_90a") -> str | None:
     drawn = Drawn(seed)
-    program = fw.compile(fw.trace(drawn, *drawn.specs()), target=target)
+    return problem_of(fw.compile(fw.trace(drawn, *drawn.specs()), target=target), drawn)
+
+
+def program_of_wide(drawn: WideDrawn) -> Program:
+    """The program of a product of any type, in which its kernel follows the drawn candidate."""
+    fusion = fw.trace(drawn, *drawn.specs())
+    with fw.config(float32_matmul="tf32" if drawn.kind == "tf32" else "ieee"):
+        program = fw.compile(fusion, target="sm_90a")
+        products = [k for k in program.kernels if "matmul" in str(k.heuristic) and k.segment]
+        rated = [c for k in products[:1] for c in k.candidates if isinstance(c, Rated)]
+        if drawn.candidate is None or not rated:
+            return program
+        kept = TunedSchedule(rated[int(drawn.candidate * len(rated))].params, ())
+        (segment,) = (k.segment for k in products[:1] if k.segment)
+        own = structure_of(segment.fusion)[0]
+        chosen = lambda s: kept if structure_of(s.fusion)[0] == own else None  # noqa: E731
+        return build(fusion, program.target, chosen)
+
+
+def problem_of(program: Program, drawn: Drawn | WideDrawn) -> str | None:
     arrays = drawn.arrays()
     result = program.simulate(*arrays)
     if result.races:
@@ -29,6 +53,12 @@ def problem_of_seed(seed: int, target: str = "sm_90a") -> str | None:
 @pytest.mark.parametrize("seed", range(12))
 def test_few_products(seed: int) -> None:
     assert problem_of_seed(seed) is None, seed
+
+
+@pytest.mark.parametrize("seed", [26, 31, 50, 63])
+def test_few_products_of_any_type(seed: int) -> None:
+    drawn = WideDrawn(seed)
+    assert problem_of(program_of_wide(drawn), drawn) is None, seed
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -48,3 +78,12 @@ def test_products(start: int, target: str) -> None:
     print(f"seeds {start} to {start + CHUNK - 1} for {target}")
     for seed in range(start, start + CHUNK):
         assert problem_of_seed(seed, target) is None, (seed, target)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("start", range(START, START + COUNT, CHUNK))
+def test_products_of_any_type(start: int) -> None:
+    print(f"seeds {start} to {start + CHUNK - 1}")
+    for seed in range(start, start + CHUNK):
+        drawn = WideDrawn(seed)
+        assert problem_of(program_of_wide(drawn), drawn) is None, seed

@@ -93,7 +93,7 @@ def test_rows_that_begin_inside_of_lines_are_copied_where_that_pays() -> None:
     launches, why = kernels(512, 4096, 8200)
     assert launches == 2 and why.count("its operand a is copied first, into rows of whole") == 1
     assert "operand b" not in why
-    assert kernels(4097, 4104, 4104) == (1, "")  # blocks in clusters ask for half of the lines
+    assert kernels(4096, 4096, 4104) == (1, "")  # blocks in clusters ask for half of the lines
     assert kernels(512, 1032, 1032) == (1, "")
     assert kernels(4096, 4096, 4096) == (1, "")
 

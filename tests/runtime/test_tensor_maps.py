@@ -174,3 +174,26 @@ def test_maps_of_one_device_are_not_those_of_another(gpu: FakeDriver, torch: Fak
         y = program(*call.arrays)
         assert repr(y.device) == f"cuda:{index}"
         call.check(y)
+
+
+@pytest.mark.parametrize(
+    ("strides", "promotion"), [((8192,), "L2_256B"), ((8208,), "L2_128B"), ((128, 8224), "L2_128B")]
+)
+def test_rows_inside_of_lines_are_fetched_by_lines(
+    gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch, strides: tuple[int, ...], promotion: str
+) -> None:
+    """Two lines at once are what the next box reads only where rows begin at lines."""
+    asked: list[str] = []
+    encode = gpu._cuTensorMapEncodeTiled
+
+    def noted(*arguments: Any) -> Any:
+        asked.append(arguments[-2])
+        return encode(*arguments)
+
+    monkeypatch.setattr(gpu, "_cuTensorMapEncodeTiled", noted)
+    rank = len(strides) + 1
+    shape = tensor_maps.MapShape(
+        "x", "BFLOAT16", (64,) * rank, strides, (64, *[8] * (rank - 1)), 128
+    )
+    tensor_maps.encoded(4096, shape)
+    assert asked == [f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"]

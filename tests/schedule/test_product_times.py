@@ -26,6 +26,7 @@ from fusewright.schedule.heuristics.product_times import (
     least_us,
     memory_nbytes,
     predicted_us,
+    ragged_steps,
 )
 from fusewright.schedule.heuristics.work import work_of
 from fusewright.target import target_of
@@ -275,11 +276,28 @@ def test_three_warpgroups_only_convert_their_sums() -> None:
         listed = MatmulScheduler(fw.Schedule(fusion).flow, TARGET).candidates()
         return next(c.plan for c in listed if isinstance(c, Candidate))
 
-    odd = (4097, 4104), (4104, 4104)
-    assert first(lambda x, w: fw.matmul(x, w.T), *odd).warpgroups == 3
-    assert first(lambda x, w: fw.nn.gelu(fw.matmul(x, w.T)), *odd).warpgroups == 2
-    stored = (4097, 4104), (4104, 4160)  # rows of results of 8,200 bytes: no box takes them
-    assert first(lambda x, w: fw.matmul(x, w[:, :4100]), *stored).warpgroups == 2
+    square = (3072, 3072), (3072, 3072)
+    assert first(lambda x, w: fw.matmul(x, w.T), *square).warpgroups == 3
+    assert first(lambda x, w: fw.nn.gelu(fw.matmul(x, w.T)), *square).warpgroups == 2
+    stored = (3072, 3072), (3072, 3136)  # rows of results of 6,136 bytes: no box takes them
+    assert first(lambda x, w: fw.matmul(x, w[:, :3068]), *stored).warpgroups == 2
+
+
+def test_no_three_warpgroups_in_clusters() -> None:
+    plans = [p for p in menu_plans(Sizes(1, 4096, 4096, 4104), TARGET) if p.cluster_size > 1]
+    assert plans and max(p.warpgroups for p in plans) == 2
+
+
+def test_tiles_beyond_an_edge_take_longer() -> None:
+    """A row of tiles with one row of the operand: 127 rows of its boxes are filled with zeros. One
+    more row of 128 costs a row of tiles, and their filling; columns that end soon do not."""
+    plan = ProductPlan(128, 128, 64, 2, 6)
+    us = {m: predicted_us(Sizes(1, m, 14336, 4096), plan, TARGET) for m in (256, 257, 384)}
+    assert us[256] < us[384] < 0.9 * us[257]
+    wide = predicted_us(Sizes(1, 14336, 257, 4096), replace(plan, columns=144), TARGET)
+    assert wide < us[384]
+    ((tiles, step),) = ragged_steps(Sizes(1, 257, 14336, 4096), plan)
+    assert (tiles, step.beyond) == (112, 127)
 
 
 def test_registers_of_warps_that_multiply_and_that_copy() -> None:
@@ -298,3 +316,20 @@ def test_results_leave_in_parts_only_where_the_ring_would_be_short_otherwise() -
     sixteen = {(p.rows, p.columns): p for p in menu_plans(Sizes(1, 8192, 8192, 8192), TARGET)}
     square = sixteen[192, 192]
     assert (square.staged, square.stages) == (64, 4)
+
+
+def test_rows_inside_of_lines_run_in_clusters() -> None:
+    """Which measure 207 us for 274 with tiles of 128 x 256 (bench/product-lines-2026-11-26)."""
+    specs = [fw.TensorSpec((4096, 4104), "bfloat16")] * 2
+    fusion = fw.trace(lambda x, w: fw.matmul(x, w.T), *specs)
+    listed = MatmulScheduler(fw.Schedule(fusion).flow, TARGET).candidates()
+    first = next(c.plan for c in listed if isinstance(c, Candidate))
+    assert (first.rows, first.columns, first.cluster) == (128, 256, (2, 1))
+
+
+def test_lines_of_rows_that_touch_two_take_as_long_when_others_rest() -> None:
+    whole = replace(STEP, requested=700.0, received=384.0)
+    crossing = replace(whole, crossing=700.0)
+    assert step_clocks(whole, 1.0, TARGET) == step_clocks(crossing, 1.0, TARGET)
+    assert step_clocks(whole, 0.5, TARGET).boxes < step_clocks(crossing, 0.5, TARGET).boxes
+    assert step_clocks(crossing, 0.5, TARGET) == step_clocks(crossing, 1.0, TARGET)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from fusewright.core.expr import ZERO, constant_value
+from fusewright.core.expr import ZERO, Expr, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import float32
 from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
@@ -18,6 +18,7 @@ from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
 from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, Sizes
+from fusewright.schedule.heuristics.product_suffix import Suffix
 from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
 from fusewright.schedule.products import (
@@ -44,6 +45,11 @@ from fusewright.target import (
 LEAST_EXTENT = 2
 """Rows and columns: with one, no element of the other operand is used twice, and a sum of products
 reads both at the speed of memory."""
+ACROSS = 1.1
+"""How much faster a product of many rows has to be predicted with its operands exchanged: two that
+were predicted 1.05 and 1.07 times as fast took 1.08 and 1.09 times as long, two of 1.12 and 1.18
+times 0.74 and 0.80 (5121 x 5120 x 5120, 1025 x 28672 x 4096; 1025 x 6144 x 4096 and 257 x 14336 x
+4096, one H100, 2026-11-26)."""
 LEAST_DEPTH = BULK_ALIGNMENT // 2
 """Elements of a row: shorter ones are shorter than what separates rows that a map takes."""
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
@@ -85,7 +91,10 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
             yield from _warp_forms(t, target)
             continue
         if is_swapped(t, target):
-            yield t.name, "its operands are exchanged: it has no more rows than an instruction has"
+            few = sizes_of(t).rows <= MMA_ROWS
+            why = "it has no more rows than an instruction has"
+            rest = "its rows end in the middle of a tile, its columns fit tiles of another width"
+            yield t.name, f"its operands are exchanged: {why if few else rest}"
         fast = copied_for_speed(t, target)
         for i, o in enumerate(t.op.operands):
             if (wrong := map_problem(o)) is not None:
@@ -285,13 +294,15 @@ def _subsets(positions: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _with_copies_us(t: Tensor, sizes: Sizes, copied: tuple[int, ...], target: Target) -> float:
-    """Microseconds of a product, and of copies of some operands into rows of whole lines."""
+    """Microseconds of a product, and of copies of some operands into rows of whole lines, each a
+    launch more on a stream."""
     first, second = (1.0 if i in copied else n for i, n in enumerate(sizes.lines))
     placed = [own := replace(sizes, lines=(first, second))]
     if sizes.rows <= MMA_ROWS:
         placed.append(_exchanged(own))
     product = min(_sliced_us(z, n, target) for z in placed for n in _counts(z, target))
-    return product + sum(_copy_us(t.op.operands[i], target) for i in copied)
+    copies = sum(_copy_us(t.op.operands[i], target) for i in copied)
+    return product + copies + len(copied) * target.calibration.stream_launch_us
 
 
 # --- single warps ---------------------------------------------------------------------------------
@@ -356,15 +367,21 @@ def _by_warps_us(sizes: Sizes, count: int, widths: tuple[int, int], target: Targ
 
 
 def is_swapped(t: Tensor, target: Target) -> bool:
-    """Whether a product of no more rows than an instruction has is faster with its operands in each
-    other's place: a tile of the many columns then reads no rows that do not exist, and the result,
-    which threads store across, is small beside them."""
+    """Whether a product is faster with its operands in each other's place, although threads then
+    store its result across: one of no more rows than an instruction has, as a tile of the many
+    columns reads no rows that do not exist; and one whose rows end soon behind the beginning of a
+    tile, as tiles have 64 or 128 rows, but any number of columns."""
     sizes = sizes_of(t)
-    if sizes.rows > MMA_ROWS or constant_value(t.shape[-2]) is None:
+    is_small = sizes.rows <= MMA_ROWS
+    known = (constant_value(e) is not None for e in _extents(t))
+    if constant_value(t.shape[-2]) is None or not (is_small or all(known)):
         return False
     if sum_of_products_reason(t, target) is not None or is_by_warps(t, target):
         return False
-    return least_us(_exchanged(sizes), target) < least_us(sizes, target)
+    if is_small:
+        return least_us(_exchanged(sizes), target) < least_us(sizes, target)
+    across = least_us(_exchanged(sizes), target, Suffix(stored=t.dtype.nbytes))
+    return ACROSS * across < min(_sliced_us(sizes, n, target) for n in _counts(sizes, target))
 
 
 def placed_sizes(t: Tensor, target: Target) -> Sizes:
@@ -383,20 +400,21 @@ def _exchanged(sizes: Sizes) -> Sizes:
 def product_slices(t: Tensor, target: Target) -> int:
     """The slices whose predicted time is the least, 1 for none where that is as good. It follows
     from shapes and the target, so that results are the same from run to run."""
-    assert isinstance(t.op, MatMul)
-    extents = (*t.shape, t.op.operands[0].shape[-1])
-    if any(constant_value(e) is None for e in extents) or t.ndim + 1 > MAX_BOX_RANK:
+    if any(constant_value(e) is None for e in _extents(t)) or t.ndim + 1 > MAX_BOX_RANK:
         return 1
     us = {n: _product_us(t, n, target) for n in _counts(placed_sizes(t, target), target)}
     best = min(us, key=lambda count: us[count])
     return 1 if us[1] <= ALIKE * us[best] else best
 
 
+def _extents(t: Tensor) -> tuple[Expr, ...]:
+    """Of a product: those of its result and of the axis that is summed over."""
+    return (*t.shape, t.op.operands[0].shape[-1])
+
+
 def _split_us(t: Tensor, target: Target) -> float:
     """Microseconds where blocks of one kernel share the depth; infinite where none can."""
-    assert isinstance(t.op, MatMul)
-    extents = (*t.shape, t.op.operands[0].shape[-1])
-    if any(constant_value(e) is None for e in extents) or is_by_warps(t, target):
+    if any(constant_value(e) is None for e in _extents(t)) or is_by_warps(t, target):
         return math.inf
     return least_split_us(placed_sizes(t, target), target)
 
@@ -425,6 +443,29 @@ def _product_us(t: Tensor, count: int, target: Target) -> float:
     if is_by_warps(t, target):
         return _by_warps_us(sizes, count, _widths(t), target)
     return _sliced_us(sizes, count, target)
+
+
+def fused_us(t: Tensor, suffix: Suffix, target: Target) -> float:
+    """Microseconds of a product with what is computed of it, as `prepare_products` has it: copies
+    of operands that are stored first, and the product, in slices where the kernel that sums them
+    computes the rest."""
+    assert isinstance(t.op, MatMul)
+    stored = [i for i in (0, 1) if stored_axis(t, i, target) is not None]
+    copies = sum(_copy_us(t.op.operands[i], target) for i in stored)
+    count, own = product_slices(t, target), sizes_of(t)
+    if count > 1 or is_by_warps(t, target):
+        return copies + _product_us(t, count, target)
+    first, second = (1.0 if i in stored else n for i, n in enumerate(own.lines))
+    sizes = replace(own, lines=(first, second))
+    return copies + least_us(_exchanged(sizes) if is_swapped(t, target) else sizes, target, suffix)
+
+
+def aligned_us(t: Tensor, target: Target) -> float:
+    """Microseconds of a product alone, in the best number of slices, whose operands would lie in
+    rows of whole lines that instructions read in place."""
+    sizes = replace(sizes_of(t), lines=(1.0, 1.0))
+    placed = [sizes, *([_exchanged(sizes)] if sizes.rows <= MMA_ROWS else [])]
+    return min(_sliced_us(z, n, target) for z in placed for n in _counts(z, target))
 
 
 def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:

@@ -6,7 +6,7 @@ Source: CUDA driver API, `cuTensorMapEncodeTiled`.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from fusewright.errors import InternalError
 from fusewright.kir.symbols import TensorMap
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.locks import after_fork
-from fusewright.target import BULK_ALIGNMENT, TENSOR_MAP_NBYTES
+from fusewright.target import BULK_ALIGNMENT, LINE_NBYTES, TENSOR_MAP_NBYTES
 
 MAX_KNOWN = 4096
 _TYPES = {
@@ -92,11 +92,19 @@ def _encode(address: int, shape: MapShape) -> bytes:
         [api.cuuint32_t(1)] * rank,
         api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         _swizzle(api, shape.swizzle),
-        api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        _promotion(api, shape.strides),
         api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     made = check(status, f"tensor map {shape}")
     return ctypes.string_at(int(made.getPtr()), TENSOR_MAP_NBYTES)
+
+
+def _promotion(api: Any, strides: Sequence[int]) -> Any:
+    """How much the second-level cache fetches at once for a box: two lines, but one where rows
+    begin inside of lines. There 4096 x 4096 x 4104 in tiles of 128 x 256 took 320 us with two and
+    274 with one, in clusters of two 222 and 207 (one H100, 2026-11-26, notes/products.md)."""
+    nbytes = 256 if all(s % LINE_NBYTES == 0 for s in strides) else LINE_NBYTES
+    return getattr(api.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{nbytes}B")
 
 
 def _swizzle(api: Any, swizzle: int) -> Any:

@@ -230,7 +230,7 @@ def _try(node: Any) -> None:
     """Traces the node alone, at the sizes of the example, and compares the result's type."""
     sources = node.all_input_nodes
     arrays = [n for n in sources if isinstance(n.meta.get("val"), torch.Tensor)]
-    rest = {n: _constant(n) for n in sources if n not in arrays}
+    rest = {n: constant_of(n) for n in sources if n not in arrays}
     expected = list(tensors_of(node.meta["val"]))
 
     def alone(*operands: Array) -> list[Array]:
@@ -248,7 +248,7 @@ def _values(nodes: list[Any]) -> list[Any]:
     return [n.meta["val"] for n in nodes]
 
 
-def _constant(node: Any) -> int | float | bool:
+def constant_of(node: Any) -> int | float | bool:
     """The example of a symbolic number. Raises UnsupportedError for several tensors at once."""
     value = node.meta.get("val")
     if isinstance(value, int | float | bool):

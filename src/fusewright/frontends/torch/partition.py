@@ -20,7 +20,7 @@ from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.plain_writes import SCATTERS
-from fusewright.frontends.torch.products import left_products
+from fusewright.frontends.torch.product_choice import left_products
 from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE
 
 _KEPT = 3  # bytes that may be kept alive per byte that is not stored

@@ -15,36 +15,37 @@ from dataclasses import replace
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import MatMul, Permute, Pointwise
-from fusewright.fusion.strided import box_problem, fastest_axis
+from fusewright.fusion.strided import box_problem
 from fusewright.memory import Memory
 from fusewright.schedule.copies import put_first
 from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
-from fusewright.schedule.heuristics.common import numel, vectorize_accesses
+from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
-    STAGED_ITEMSIZE,
     ProductPlan,
     Sizes,
     in_split_clusters,
     menu_plans,
     with_splits,
 )
-from fusewright.schedule.heuristics.product_suffix import Suffix, is_computed, tiles_read
+from fusewright.schedule.heuristics.product_suffix import (
+    Suffix,
+    can_stage,
+    is_computed,
+    suffix_of,
+    tiles_read,
+)
 from fusewright.schedule.heuristics.product_times import (
     ALIKE,
     memory_nbytes,
     ranked_us,
 )
-from fusewright.schedule.heuristics.work import element_instructions
-from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import (
     axis_problem,
-    boxed_memory,
     lies_across,
     lines_of_row,
     strided_operand,
@@ -89,7 +90,7 @@ class MatmulScheduler:
         plans = [p for p in self._plans() if self._fits(p.rows, p.columns) and self._has_room(p)]
         alone = [p for p in plans if p.cluster_size == 1 and not p.ahead]
         shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
-        suffix = self._suffix()
+        suffix = suffix_of(self.flow, self._product)
         for p in (*self._ranked(plans, suffix), *self._ranked(shared, suffix)):
             together = " in a cluster" if p.mode == "cluster" else ""
             apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
@@ -100,7 +101,7 @@ class MatmulScheduler:
 
     def _plans(self) -> list[ProductPlan]:
         """Those of the menu; of results of unknown sizes in no order, and in no clusters."""
-        outputs = sum(_can_stage(self.flow, self._product, y) for y in self.flow.outputs)
+        outputs = sum(can_stage(self.flow, self._product, y) for y in self.flow.outputs)
         loaded = sum(x.dtype.nbytes for x, _ in tiles_read(self.flow, self._product))
         first, second = (len({p.operands[i] for p in self._products}) for i in (0, 1))
         plans = menu_plans(self._sizes(), self._target, (first, second), outputs, loaded)
@@ -114,20 +115,6 @@ class MatmulScheduler:
             for p in plans
             if p.cluster_size == 1
         ]
-
-    def _suffix(self) -> Suffix:
-        """What is computed of the results, for each place of one."""
-        flow, product = self.flow, self._product
-        forms = fast_forms(flow.stages, consumers_of(flow))
-        behind = [
-            s for s in flow.stages if is_computed(s) and numel(s.shape) == numel(product.shape)
-        ]
-        stored = [y for y in flow.outputs if not _can_stage(flow, product, y)]
-        return Suffix(
-            sum(element_instructions(s, forms.get(s)) for s in behind),
-            sum(x.dtype.nbytes for x, _ in tiles_read(flow, product)),
-            sum(y.dtype.nbytes for y in stored),
-        )
 
     def _has_room(self, plan: ProductPlan) -> bool:
         """Whether the registers of warps that multiply hold what is computed of the sums."""
@@ -147,19 +134,21 @@ class MatmulScheduler:
             yield from in_split_clusters(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
-        """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later; of those
+        """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later. Of those
         that are as fast as the fastest, the one outside of clusters that reads the least memory
-        comes first; of several, one whose tiles all run at once by its time, others by the lines
-        of their boxes, then the one with the fewest warpgroups, which wait for each other, and the
-        fewest blocks to a tile. Times of plans in one round were measured side by side
-        (`bench.product_sweep`): there they order plans better than lines do; so they do where rings
-        have less room because inputs come ahead."""
+        comes first, unless the fastest is in one: its time is that of boxes. Of several, one whose
+        tiles all run at once comes by its time, others by the lines of their boxes, then the one
+        with the fewest warpgroups, which wait for each other, and the fewest blocks to a tile.
+        Times of plans in one round were measured side by side (`bench.product_sweep`): there they
+        order plans better than lines do; so they do where rings have less room because inputs come
+        ahead."""
         sizes, target = self._sizes(), self._target
         us = {p: ranked_us(sizes, p, target, suffix) for p in plans}
         ordered = sorted(plans, key=lambda p: us[p])
         if not ordered:
             return []
-        alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
+        near = ALIKE if ordered[0].cluster_size == 1 else 1.0
+        alike = [p for p in ordered if us[p] <= near * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
         memory = {p: memory_nbytes(sizes, p, target) for p in alike}
 
@@ -215,7 +204,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     ahead = _ahead(s, product) if plan.ahead else []
     _read_once(s)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
-    whole = [y for y in outputs if plan.staged and _can_stage(s.flow, product.stage, y.stage)]
+    whole = [y for y in outputs if plan.staged and can_stage(s.flow, product.stage, y.stage)]
     staged = [(y, _staged(y)) for y in whole]
     boxed = [y.stage for y, _ in staged]
     apart = [*(t.stage for t in (*products, *operands, *ahead)), *boxed]
@@ -277,18 +266,6 @@ def _ahead(s: Schedule, product: ScheduledTensor) -> list[ScheduledTensor]:
 def in_registers(product: ScheduledTensor) -> ScheduledTensor:
     """A product whose accumulators something else stores."""
     return product if product.memory is Memory.LOCAL else product.cache_before()
-
-
-def _can_stage(flow: Dataflow, product: Stage, y: Stage) -> bool:
-    """Whether boxes copy an output that lies by rows of the product."""
-    memory = boxed_memory(y)
-    if memory is None or y.dtype.nbytes != STAGED_ITEMSIZE or isinstance(y.op, Permute):
-        return False
-    own, rows = ([flow.graph.normal(c) for c in t.frame.output] for t in (y, product))
-    if own != rows:  # it was transposed on the way
-        return False
-    along_rows = fastest_axis(memory) == len(y.shape) - 1
-    return along_rows and box_problem(memory, y.dtype.nbytes) is None
 
 
 def _staged(y: ScheduledTensor) -> ScheduledTensor:

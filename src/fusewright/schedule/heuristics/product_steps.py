@@ -20,7 +20,8 @@ class Step:
     add promoted sums, while nobody multiplies. Of boxes the lines of 128 bytes that arrive in its
     shared memory, those among them that it asks for itself (a cluster's other blocks ask for the
     rest), and the rows beyond an edge, which the copy engine fills with zeros. `stages` tiles of
-    each operand have room in the ring, which so many `warpgroups` hand back.
+    each operand have room in the ring, which so many `warpgroups` hand back. `crossing`: the lines
+    it asks for in rows that touch two.
     """
 
     clocks: float
@@ -30,6 +31,7 @@ class Step:
     beyond: float
     stages: int
     warpgroups: int
+    crossing: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ class StepClocks:
 
 
 def step_clocks(step: Step, busy: float, target: Target) -> StepClocks:
-    """Clocks of a step while this share of all multiprocessors are at theirs.
+    """Clocks of a step while this share of all multiprocessors are at theirs. Lines of rows that
+    touch two take as long when others rest: 1024 x 1024 x 65544 by 96 blocks takes 2.3 to 2.6
+    clocks for each (one H100, 2026-11-26, `bench.run --suite products`).
 
     A slot of the ring is filled while the tiles in all other slots are multiplied: from the end of
     the batch that read it, of which the slower warpgroup's comes half a tile late. Without a ring
@@ -57,7 +61,8 @@ def step_clocks(step: Step, busy: float, target: Target) -> StepClocks:
     known = target.calibration
     products = step.clocks / known.product_share + step.added
     boxes = known.beyond_clocks * step.beyond + max(
-        known.box_line_clocks * step.received, known.shared_line_clocks * busy * step.requested
+        known.box_line_clocks * step.received,
+        known.shared_line_clocks * (busy * step.requested + (1 - busy) * step.crossing),
     )
     waiting = known.box_latency_us * target.clock_mhz + boxes
     if step.stages == 1:

@@ -11,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.fusion.ir import Pointwise
+from fusewright.fusion.ir import Permute, Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.products import strided_operand
+from fusewright.schedule.heuristics.common import numel
+from fusewright.schedule.heuristics.product_plans import STAGED_ITEMSIZE
+from fusewright.schedule.heuristics.work import element_instructions
+from fusewright.schedule.inline import consumers_of
+from fusewright.schedule.precision import fast_forms
+from fusewright.schedule.products import boxed_memory, strided_operand
 from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, WORD_NBYTES, Target
 
 WORDS_UNDER_WAY = 16
@@ -78,3 +83,27 @@ def _comes_by_boxes(o: Stage) -> bool:
     if memory is None or fastest_axis(memory) != len(o.shape) - 1:
         return False
     return box_problem(memory, o.dtype.nbytes) is None
+
+
+def suffix_of(flow: Dataflow, product: Stage) -> Suffix:
+    """What is computed of a product's results, for each place of one."""
+    forms = fast_forms(flow.stages, consumers_of(flow))
+    behind = [s for s in flow.stages if is_computed(s) and numel(s.shape) == numel(product.shape)]
+    stored = [y for y in flow.outputs if not can_stage(flow, product, y)]
+    return Suffix(
+        sum(element_instructions(s, forms.get(s)) for s in behind),
+        sum(x.dtype.nbytes for x, _ in tiles_read(flow, product)),
+        sum(y.dtype.nbytes for y in stored),
+    )
+
+
+def can_stage(flow: Dataflow, product: Stage, y: Stage) -> bool:
+    """Whether boxes copy an output that lies by rows of the product."""
+    memory = boxed_memory(y)
+    if memory is None or y.dtype.nbytes != STAGED_ITEMSIZE or isinstance(y.op, Permute):
+        return False
+    own, rows = ([flow.graph.normal(c) for c in t.frame.output] for t in (y, product))
+    if own != rows:  # it was transposed on the way
+        return False
+    along_rows = fastest_axis(memory) == len(y.shape) - 1
+    return along_rows and box_problem(memory, y.dtype.nbytes) is None

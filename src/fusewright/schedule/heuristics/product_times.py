@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, menu_plans, with_splits
@@ -18,6 +19,9 @@ IN_CLUSTERS = 1.15
 """How much faster a plan in clusters has to be predicted than all others: twice what the model is
 off in the root mean square (`bench.product_fit`). Of nine measured plans in clusters none was
 faster than the same one without by more than the noise (notes/products.md)."""
+INSIDE_ALONE = 1.1
+"""Where rows begin inside of lines plans in clusters take 0.98 to 1.05 of their prediction, others
+1.1 to 1.27 (22 products, one H100, 2026-11-26)."""
 
 
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
@@ -32,7 +36,15 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix
     steps = -(-sizes.depth // (plan.depth * plan.splits))
     busy = min(1.0, blocks / at_once)
     clocks = step_clocks(step_of(sizes, plan), busy, target).most
-    own = rounds * steps * clocks / target.clock_mhz
+    late = max(
+        (
+            -(-count // at_once) * (step_clocks(s, busy, target).most - clocks)
+            for tiles, s in ragged_steps(sizes, plan)
+            if (count := tiles * plan.splits) > rounds * at_once - blocks
+        ),
+        default=0.0,
+    )
+    own = steps * (rounds * clocks + max(0.0, late)) / target.clock_mhz
     places = sizes.batch * sizes.rows * sizes.columns
     memory = memory_nbytes(sizes, plan, target) + places * plan.ahead
     memory /= target.memory_nbytes_per_us * known.box_read_share
@@ -67,30 +79,49 @@ def memory_nbytes(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     return max(sizes.nbytes, read * sizes.depth * sizes.itemsize)
 
 
-def step_of(sizes: Sizes, plan: ProductPlan) -> Step:
-    """A tile of the depth. Rows beyond an edge count where a whole operand is smaller than a
-    tile: of others the last tiles alone have some."""
+def ragged_steps(sizes: Sizes, plan: ProductPlan) -> Iterator[tuple[int, Step]]:
+    """The tiles that reach beyond an edge of an operand which has several, and their steps: those
+    of the last row of tiles, and those of the last column. Blocks take turns at tiles, so that one
+    block has at least its share of them, unless they are no more than the blocks that have a round
+    less to do."""
+    tiles = [-(-n // e) for n, e in ((sizes.rows, plan.rows), (sizes.columns, plan.columns))]
+    left = (sizes.rows % plan.rows, sizes.columns % plan.columns)
+    for i, inside in enumerate(left):
+        if inside and tiles[i] > 1:
+            whole = (inside, sizes.columns) if i == 0 else (sizes.rows, inside)
+            yield sizes.batch * tiles[1 - i], step_of(sizes, plan, whole)
+
+
+def step_of(sizes: Sizes, plan: ProductPlan, whole: tuple[int, int] | None = None) -> Step:
+    """A tile of the depth, of so many rows and columns as the `whole` operands have: rows beyond
+    an edge count where these are smaller than a tile."""
     sums = plan.rows * plan.columns * plan.products
-    extents, whole = (plan.rows, plan.columns), (sizes.rows, sizes.columns)
+    extents, whole = (plan.rows, plan.columns), whole or (sizes.rows, sizes.columns)
     times, sharing = (1, plan.products), (plan.cluster[1], plan.cluster[0])
     row = plan.depth * sizes.itemsize / LINE_NBYTES
-    received = requested = beyond = 0.0
+    received = requested = beyond = crossing = 0.0
     for i in (0, 1):
         inside = min(extents[i], whole[i])
         lines = inside * times[i] * row * sizes.lines[i]
         received += lines
         requested += lines / sharing[i]
+        crossing += 2 * inside * times[i] * row * (sizes.lines[i] - 1) / sharing[i]
         beyond += (extents[i] - inside) * times[i] * row / sharing[i]
     added = sums / (WARPGROUP_SIZE * plan.warpgroups) if plan.promoted else 0.0
     return Step(
         sums * plan.depth / mma_per_clock(sizes.itemsize),
-        added, received, requested, beyond, plan.stages, plan.warpgroups,
+        added, received, requested, beyond, plan.stages, plan.warpgroups, crossing,
     )  # fmt: skip
 
 
 def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
-    """The microseconds by which plans are ranked: with a margin for clusters."""
-    margin = IN_CLUSTERS if plan.blocks_together > 1 else 1.0
+    """The microseconds by which plans are ranked: with a margin for clusters, where rows begin
+    inside of lines for all others."""
+    is_together = plan.blocks_together > 1
+    if max(sizes.lines) > 1.0:
+        margin = 1.0 if is_together else INSIDE_ALONE
+    else:
+        margin = IN_CLUSTERS if is_together else 1.0
     return predicted_us(sizes, plan, target, suffix) * margin
 
 

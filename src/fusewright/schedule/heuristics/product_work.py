@@ -47,16 +47,18 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     threads = _extent(x for x in inside if x.parallel.is_thread)
     reduced = first.frame.reduced
     sums = _extent(x for x in inside if not flow.graph.depends(x.axis, reduced))
-    received = requested = beyond = 0.0
+    received = requested = beyond = crossing = 0.0
     boxes = dict.fromkeys(o for p in products for o in p.operands)
     for s in boxes:
         if len(s.boxed) != 2 or s.memory is not Memory.SHARED:
             continue
-        lines, filled = _box_lines(flow, s, first if s in first.operands else products[-1])
+        rows, filled = _box_rows(flow, s, first if s in first.operands else products[-1])
+        lines = rows * lines_of_row(boxed_memory(s), s.dtype.nbytes)
         sharing = blocks_that_share(flow.graph, s)
         received += lines
         requested += lines / sharing
         beyond += filled / sharing
+        crossing += 2 * (lines - rows) / sharing
     step = Step(
         clocks=len(products) * _extent(inside) / mma_per_clock(itemsize),
         added=len(products) * sums / threads if is_promoted(itemsize) else 0.0,
@@ -65,6 +67,7 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
         beyond=beyond,
         stages=max((s.stages for s in boxes), default=1),
         warpgroups=threads // WARPGROUP_SIZE,
+        crossing=crossing,
     )
     tiles = _extent(x for x in serial if not flow.graph.depends(x.axis, reduced))
     moved = [s for s in stages if not s.is_mma and not s.boxed]
@@ -79,9 +82,9 @@ def _extent(loops: Iterable[Loop]) -> int:
     return math.prod(estimate(x.axis.extent) for x in loops)
 
 
-def _box_lines(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
-    """The lines of a box of an operand, and its rows beyond an edge, where the whole operand is
-    smaller than the box."""
+def _box_rows(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
+    """The rows of a box of an operand, and those beyond an edge, where the whole operand is smaller
+    than the box."""
     reduced: tuple[AxisClass, ...] = product.frame.reduced
     itemsize = s.dtype.nbytes
     boxed = [s.loops[i] for i in s.boxed]
@@ -89,4 +92,4 @@ def _box_lines(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
     rows = _extent(boxed) * itemsize / LINE_NBYTES
     whole = estimate(s.shape[-2 if s is product.operands[0] else -1])
     within = min(1.0, whole / extent)
-    return rows * within * lines_of_row(boxed_memory(s), itemsize), rows * (1 - within)
+    return rows * within, rows * (1 - within)

@@ -1,0 +1,246 @@
+"""Which matrix products of a graph are taken from torch's library, with what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from fusewright.dtypes import dtype_of
+from fusewright.frontends.torch.calls import (
+    call_text,
+    constant_of,
+    hint,
+    is_getitem,
+    is_view,
+    tensors_of,
+    trace_node,
+    type_text,
+)
+from fusewright.frontends.torch.library import aten, prims, torch
+from fusewright.frontends.torch.options import Options
+from fusewright.frontends.torch.products import PRODUCTS, float32_matmul
+from fusewright.frontends.torch.table import ELEMENTWISE, overloads
+from fusewright.fusion.array import Array
+from fusewright.fusion.ir import Fusion, MatMul, TensorSpec
+from fusewright.fusion.passes.cse import cse
+from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.round_products import round_products
+from fusewright.fusion.passes.sink_reshapes import sink_reshapes
+from fusewright.fusion.trace import trace
+from fusewright.host.product_forms import (
+    aligned_us,
+    fused_us,
+    product_kernels,
+    products_in_place,
+)
+from fusewright.runtime.device import architecture, has_gpu
+from fusewright.schedule.heuristics.product_suffix import Suffix, suffix_of
+from fusewright.schedule.schedule import Schedule
+from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, Feature, Target, target_of
+
+CASTS = (prims.convert_element_type.default, *overloads(aten._to_copy))
+GAIN = 1.02
+"""By so much a product with what follows it must be faster than torch's call and a kernel for the
+rest, to be taken. A result that is stored as well saves nothing: the kernel of the rest finds it in
+the second-level cache, and two results of one kernel leave it one after the other
+(4096 x 4096 x 1024 with gelu: 62 us for 69 alone, 73 for 70 with both results)."""
+
+
+def left_products(
+    nodes: Sequence[Any], reasons: Mapping[Any, str], options: Options
+) -> dict[Any, str]:
+    """The products of a graph that stay torch's, each with the reason. `reasons` are those of the
+    nodes that cannot be fused."""
+    products = [n for n in nodes if n.target in PRODUCTS and n not in reasons]
+    if options.products == "always":
+        return {}
+    if options.products == "never":
+        return dict.fromkeys(products, "products are left to torch (products='never')")
+    place = {n: k for k, n in enumerate(nodes)}
+    chains = [Chain.of(n, place, reasons) for n in products]
+    known: dict[object, str | None] = {}
+    left: dict[Any, str] = {}
+    for chain in chains:
+        if (why := _reason(chain, reasons, options, known)) is not None:
+            left[chain.product] = why
+    return left
+
+
+def _dtype_reason(dtype: Any) -> str | None:
+    """Why matrix instructions multiply no values of a dtype; None where they do."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return None
+    if dtype is not torch.float32:
+        return f"there are no matrix instructions for {dtype_of(dtype)} here"
+    if float32_matmul() == "tf32":
+        return None
+    return (
+        "there are no matrix instructions for float32 that rounds nothing; "
+        "torch.set_float32_matmul_precision('high') allows tf32"
+    )
+
+
+def _reason(
+    chain: Chain, reasons: Mapping[Any, str], options: Options, known: dict[object, str | None]
+) -> str | None:
+    """Why torch's product and a kernel for what follows it are at least as fast as one kernel; None
+    where that wins. Equal chains are asked once: `known` are the answers."""
+    node = chain.product
+    value = node.meta["val"]
+    if value.device.type != "cuda":
+        return "a product on the host is torch's"
+    if options.target is None and not has_gpu():
+        return "no device tells what a product costs"
+    target = target_of(options.target or architecture())
+    if not target.has(Feature.WGMMA):
+        return f"{target} has no products by warpgroups"
+    if (why := _dtype_reason(value.dtype)) is not None:
+        return why
+    a, b = (n.meta["val"] for n in node.all_input_nodes[-2:])
+    if not all(isinstance(e, int) for e in (*a.shape, *b.shape)):
+        return "its sizes are symbolic"
+    if (why := _read_elsewhere(node, reasons)) is not None:
+        return why
+    key = chain.key
+    if key not in known:
+        known[key] = _slower(chain, target)
+    return known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A product, the elementwise nodes that are computed with its result, in order, what all of
+    these read, and which of them others read."""
+
+    product: Any
+    behind: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, product: Any, place: Mapping[Any, int], reasons: Mapping[Any, str]) -> Chain:
+        """What else these nodes read was there before the product: what comes of its own result on
+        another way, or later, may not be."""
+        members = {product: None}
+        stack = [product]
+        while stack:
+            for u in stack.pop().users:
+                if u not in members and _is_fused(u, reasons) and _has_as_many(u, product):
+                    others = (n for n in u.all_input_nodes if n not in members)
+                    if all(place[n] < place[product] for n in others):
+                        members[u] = None
+                        stack.append(u)
+        ordered = sorted(members, key=place.__getitem__)
+        read = dict.fromkeys(n for m in ordered for n in m.all_input_nodes if n not in members)
+        outputs = [m for m in ordered if any(u not in members for u in m.users)]
+        return cls(product, tuple(ordered[1:]), tuple(read), tuple(outputs or ordered[-1:]))
+
+    @property
+    def key(self) -> object:
+        """Equal for chains that compute the same thing on tensors of the same types."""
+        members = (self.product, *self.behind)
+        number = {n: k for k, n in enumerate((*self.inputs, *members))}
+        calls = tuple((str(n.target), call_text(n, number)) for n in members)
+        types = tuple(type_text(n.meta.get("val")) for n in (*self.inputs, *members))
+        return calls, types, tuple(number[n] for n in self.outputs)
+
+    def fusion(self) -> Fusion:
+        """The chain as one function of tensors that lie as torch has them."""
+        tensors = [n for n in self.inputs if isinstance(n.meta.get("val"), torch.Tensor)]
+        rest = {n: constant_of(n) for n in self.inputs if n not in tensors}
+
+        def computed(*arrays: Array) -> list[Array]:
+            known: dict[Any, Any] = {**rest, **dict(zip(tensors, arrays, strict=True))}
+            for n in (self.product, *self.behind):
+                known[n] = trace_node(n, known)
+            return [known[n] for n in self.outputs]
+
+        return trace(computed, *(_spec(n.meta["val"]) for n in tensors))
+
+
+def _spec(t: Any) -> TensorSpec:
+    shape, strides = (tuple(map(hint, x)) for x in (t.shape, t.stride()))
+    return TensorSpec(shape, t.dtype, strides=strides)
+
+
+def _slower(chain: Chain, target: Target) -> str | None:
+    """Why one kernel is predicted to be no faster than torch's product and a kernel for what
+    follows; None where it is."""
+    in_place, kernels = products_in_place(target), product_kernels(target)
+    whole = chain.fusion()
+    whole = round_products(whole) if float32_matmul() == "tf32" else whole
+    fusion = cse(decompose(sink_reshapes(whole, in_place), keeps=kernels))
+    product = next((t for t in fusion.values if isinstance(t.op, MatMul)), None)
+    if product is None:
+        return "it is no product for matrix instructions"
+    flow = Schedule(fusion).flow
+    stage = next(s for s in flow.stages if isinstance(s.op, MatMul))
+    suffix = suffix_of(flow, stage)
+    ours, alone = fused_us(product, suffix, target), aligned_us(product, target)
+    rest = _rest_us(chain, suffix, target)
+    if ours * GAIN <= alone + rest:
+        return None
+    return (
+        f"with what follows it takes {ours:.1f} us here, beside {alone:.1f} for torch's product "
+        f"and {rest:.1f} for a kernel of the rest: too little to gain"
+    )
+
+
+def _rest_us(chain: Chain, suffix: Suffix, target: Target) -> float:
+    """Microseconds of a kernel of what follows a product, behind that on a stream: it reads the
+    product from the second-level cache where that holds it, and other tensors from memory, and
+    issues its instructions meanwhile."""
+    known = target.calibration
+    own = _nbytes(chain.product)
+    read = 0 if own <= known.cached_share * target.l2_nbytes else own
+    first = chain.product.all_input_nodes
+    read += sum(_nbytes(n) for n in chain.inputs if n not in first[-2:])
+    moved = read + known.write_weight * sum(map(_nbytes, chain.outputs))
+    launch = known.sums_launch_us + known.stream_launch_us
+    memory = moved / (known.read_share * target.memory_nbytes_per_us)
+    places = prod(map(hint, chain.product.meta["val"].shape))
+    clocks = places * suffix.instructions / (WARP_SIZE * ISSUE_PER_CLOCK * target.multiprocessors)
+    return launch + max(memory, clocks / target.clock_mhz)
+
+
+def _nbytes(node: Any) -> int:
+    """Bytes of a node's tensors."""
+    found = tensors_of(node.meta.get("val"))
+    return sum(prod(map(hint, t.shape)) * t.dtype.itemsize for t in found)
+
+
+def _read_elsewhere(node: Any, reasons: Mapping[Any, str]) -> str | None:
+    """Why a product's result would be stored; None where only what one kernel computes with it
+    reads it."""
+    fused = [n.target in ELEMENTWISE and n not in reasons for n in _readers(node)]
+    if not any(fused):
+        return "nothing elementwise follows it"
+    return None if all(fused) else "its result is stored as well"
+
+
+def _readers(node: Any) -> Iterator[Any]:
+    """Who reads a result, also through views, and through casts, which readers do themselves: a
+    kernel that a cast had to itself would be none."""
+    for n in node.users:
+        if _is_same_values(n):
+            yield from _readers(n)
+        else:
+            yield n
+
+
+def _is_same_values(node: Any) -> bool:
+    """Whether a node casts, or shows in other places, what another one made."""
+    is_tensor = any(True for _ in tensors_of(node.meta.get("val")))
+    return node.target in CASTS or (is_view(node) and not is_getitem(node) and is_tensor)
+
+
+def _is_fused(node: Any, reasons: Mapping[Any, str]) -> bool:
+    return node not in reasons and (node.target in ELEMENTWISE or _is_same_values(node))
+
+
+def _has_as_many(node: Any, product: Any) -> bool:
+    """Whether a node's result has an element for each of a product's."""
+    sizes = (prod(map(hint, n.meta["val"].shape)) for n in (node, product))
+    return len(set(sizes)) == 1
