@@ -13,6 +13,7 @@ from fusewright.errors import UserError
 torch = pytest.importorskip("torch")
 door = pytest.importorskip("fusewright.frontends.torch")
 products = pytest.importorskip("fusewright.frontends.torch.products")
+following = pytest.importorskip("fusewright.frontends.torch.following")
 options = pytest.importorskip("fusewright.frontends.torch.options")
 dynamo = pytest.importorskip("fusewright.frontends.torch.dynamo")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
@@ -103,6 +104,38 @@ def test_residuals_and_what_follows_a_cast_are_taken() -> None:
     assert left(cast, (4096, 4096), (4096, 4096)) == []
 
 
+def normed(x: Any, w: Any, r: Any) -> Any:
+    y = torch.mm(x, w) + r
+    return y, torch.rms_norm(y.float(), (y.shape[-1],))
+
+
+def test_what_is_reduced_afterwards_has_a_kernel_of_its_own_in_any_case() -> None:
+    """It may as well read the product and the residual: that writes no more than torch's way."""
+    shapes = (4096, 3072), (3072, 1024), (4096, 1024)
+    added = lambda x, w, r: torch.mm(x, w) + r  # noqa: E731
+    assert left(added, *shapes) == []
+    (why,) = left(normed, *shapes)
+    assert "one kernel takes" in why and "too little to gain" in why
+
+
+def test_what_is_computed_and_read_beside_a_product_counts() -> None:
+    """The gradients of a gate and of what it lets through: four arrays beside one product."""
+
+    def gated(g: Any, w: Any, gate: Any, up: Any) -> Any:
+        y = torch.mm(g, w)
+        s = torch.sigmoid(gate.float())
+        return (y * up * s * (1 + gate * (1 - s))).bfloat16(), (y * gate * s).bfloat16()
+
+    shapes = [(4096, 1024), (1024, 3072), (4096, 3072), (4096, 3072)]
+    with FakeTensorMode():
+        arguments = [torch.empty(s, dtype=torch.bfloat16, device="cuda") for s in shapes]
+    graph = make_fx(gated, tracing_mode="fake")(*arguments).graph
+    (product,) = (n for n in graph.nodes if n.target is aten.mm.default)
+    found = following.following(product, {})
+    assert (found.loaded, found.stored, found.reduced) == (4, 4, 0)
+    assert 15 < found.instructions < 60
+
+
 def test_never_means_never() -> None:
     (why,) = left(mlp, (4096, 4096), (4096, 4096), products="never")
     assert why == "products are left to torch (products='never')"
@@ -132,7 +165,7 @@ def test_never_means_never() -> None:
             [(12000, 768), (768, 3072)],
             "nothing elementwise follows it",
         ),
-        (mlp, [(64, 262144), (262144, 64)], "us beside a product of"),
+        (mlp, [(64, 262144), (262144, 64)], "too little to gain"),
         (mlp, [(4096, 4100), (4100, 4096)], "no multiples of 16 bytes"),
     ],
 )
@@ -162,9 +195,9 @@ def allowed() -> Iterator[None]:
 def test_products_of_float32_are_taken_where_torch_rounds_them() -> None:
     square = (4096, 4096)
     linear = lambda x, w: torch.relu(torch.mm(x, w.t())) * 2  # noqa: E731
-    assert left(linear, square, square, dtype=torch.float32) == []
+    assert left(linear, (4096, 1024), (4096, 1024), dtype=torch.float32) == []
     (found,) = left(mlp, square, square, dtype=torch.float32)
-    assert "to transpose its operands: too little to gain" in found
+    assert "to transpose its operands, a product" in found
     (found,) = left(mlp, square, square, dtype=torch.float64)
     assert "no matrix instructions for float64" in found
 

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusewright.dtypes import dtype_of
 from fusewright.errors import UnsupportedError
-from fusewright.frontends.torch.calls import is_getitem, is_view, tensors_of
-from fusewright.frontends.torch.library import aten, prims, torch
+from fusewright.frontends.torch.following import Following, following, readers_beyond
+from fusewright.frontends.torch.library import aten, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.promotion import cast_to
-from fusewright.frontends.torch.table import ELEMENTWISE, Dtypes, lowers, overloads
+from fusewright.frontends.torch.table import ELEMENTWISE, Dtypes, lowers
 from fusewright.fusion import ops
 from fusewright.fusion.array import Array
 from fusewright.runtime.config import Float32Matmul
 from fusewright.runtime.device import architecture, has_gpu
 from fusewright.schedule.heuristics.product_plans import Sizes
+from fusewright.schedule.heuristics.product_suffix import Suffix
 from fusewright.schedule.heuristics.product_times import least_us
 from fusewright.schedule.products import needed_axis
 from fusewright.target import BULK_ALIGNMENT, Feature, Target, target_of
 
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
-CASTS = (prims.convert_element_type.default, *overloads(aten._to_copy))
 GAIN = 1.02
-"""By so much a product with what follows it must be faster than torch's call and a kernel for the
-rest, to be taken. The products alone are counted as equally fast: ours take 0.83 to 1.02 times as
-long as torch's (16 rows to 8192 cubed, one H200, 2026-11-23, `bench.products` and
-bench/product-plans-2026-11-23-h200.json). A result that is stored as well saves nothing: the kernel
-of the rest finds it in the second-level cache, and two results of one kernel leave it one after the
-other (4096 x 4096 x 1024 with gelu: 62 us for 69 alone, 73 for 70 with both results)."""
+"""By so much of the product's time a product with what follows it must be faster than torch's call
+and a kernel for the rest, to be taken. The products alone are counted as equally fast: ours take
+0.83 to 1.02 times as long as torch's (16 rows to 8192 cubed, one H200, 2026-11-23, `bench.products`
+and bench/product-plans-2026-11-23-h200.json). A result that is stored as well saves nothing: the
+kernel of the rest finds it in the second-level cache, and two results of one kernel leave it one
+after the other (4096 x 4096 x 1024 with gelu: 62 us for 69 alone, 73 for 70 with both results)."""
 
 
 # --- lowerings ------------------------------------------------------------------------------------
@@ -117,16 +117,31 @@ def _reason(node: Any, reasons: Mapping[Any, str], options: Options) -> str | No
     sizes = Sizes(batch, a.shape[-2], b.shape[-1], a.shape[-1], value.dtype.itemsize)
     if (why := _read_elsewhere(node, reasons)) is not None:
         return why
-    ours, transposed = least_us(sizes, target), _transposed_us(a, b, target)
-    nbytes = 2 * sizes.batch * sizes.rows * sizes.columns * value.dtype.itemsize
-    rest = target.calibration.launch_us + nbytes / target.memory_nbytes_per_us
-    if rest < transposed + (GAIN - 1) * ours:
-        first = f" and {transposed:.1f} to transpose its operands" if transposed else ""
-        return (
-            f"what follows takes {rest:.1f} us beside a product of {ours:.1f}{first}: too little "
-            "to gain"
-        )
-    return None
+    return _too_slow(sizes, following(node, reasons), _transposed_us(a, b, target), target)
+
+
+def _too_slow(sizes: Sizes, f: Following, transposed: float, target: Target) -> str | None:
+    """Why one kernel is not faster than torch's product and a kernel that reads its result and what
+    else is read for it, and stores what others read. A kernel that reduces what follows remains in
+    both ways: behind a product it reads what that had to store for it."""
+    places = sizes.batch * sizes.rows * sizes.columns
+    known = target.calibration
+
+    def moved_us(nbytes: float) -> float:
+        return known.launch_us + places * nbytes / target.memory_nbytes_per_us
+
+    plain = least_us(sizes, target)
+    rest = moved_us(sizes.itemsize + f.loaded + known.write_weight * f.stored)
+    more = max(f.stored + f.handed_on - sizes.itemsize, 0)
+    own = least_us(sizes, target, Suffix(f.instructions, f.loaded, more))
+    own += moved_us(f.reduced) if f.reduced else 0.0
+    if own + transposed + (GAIN - 1) * plain <= plain + rest:
+        return None
+    first = f" and {transposed:.1f} to transpose its operands" if transposed else ""
+    return (
+        f"one kernel takes {own:.1f} us{first}, a product {plain:.1f} and what follows it "
+        f"{rest:.1f}: too little to gain"
+    )
 
 
 def _transposed_us(a: Any, b: Any, target: Target) -> float:
@@ -151,19 +166,7 @@ def _fits(t: Any) -> bool:
 def _read_elsewhere(node: Any, reasons: Mapping[Any, str]) -> str | None:
     """Why a product's result would be stored; None where only what one kernel computes with it
     reads it."""
-    fused = [n.target in ELEMENTWISE and n not in reasons for n in _readers(node)]
+    fused = [n.target in ELEMENTWISE and n not in reasons for n in readers_beyond(node)]
     if not any(fused):
         return "nothing elementwise follows it"
     return None if all(fused) else "its result is stored as well"
-
-
-def _readers(node: Any) -> Iterator[Any]:
-    """Who reads a result, also through views, and through casts, which readers do themselves: a
-    kernel that a cast had to itself would be none."""
-    for n in node.users:
-        if n.target in CASTS or (
-            is_view(n) and not is_getitem(n) and any(True for _ in tensors_of(n.meta.get("val")))
-        ):
-            yield from _readers(n)
-        else:
-            yield n
