@@ -10,12 +10,12 @@ one that is predicted to take the least time is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusewright.collection import without_collection
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Alone, Fusion, IndexMap, Resize, Take, TakeAlong, Tensor
+from fusewright.fusion.ir import Alone, Fusion, IndexMap, Reduce, Resize, Take, TakeAlong, Tensor
 from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
@@ -33,6 +33,7 @@ from fusewright.fusion.passes.follow_memory import Followed, follow_memory, want
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves, moves_to_hoist
+from fusewright.fusion.passes.merge_axes import merge_axes
 from fusewright.fusion.passes.merge_sorts import merge_sorts
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_products import narrow_products
@@ -101,15 +102,18 @@ def chosen_form(
     if given:
         return Form(*formed(_cut(moves, simple, target), target))
     forms = _forms(moves, simple, target)
-    across, other = values_across(fusion), _in_other_orders(fusion)
-    if not across and not other and len(forms) == 1:
+    across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
+    if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
     clock = _Clock(target, {} if decisions is None else decisions)
     best = _best(forms, clock)
+    if merged is not fusion and _could_gain(best, clock):
+        along = _moves_folded(merged, target, before=fusion)
+        best = _best([best, *_forms(along, moves_to_hoist(along, target), target)], clock)
     for followed in other:
-        if _stored(best) & followed.orders.keys():
-            moves = _moves_folded(followed.fusion, target)
-            more = _forms(moves, moves_to_hoist(moves, target), target, followed.orders)
+        for f in _followed(followed, merged, best):
+            along = _moves_folded(f, target, before=fusion)
+            more = _forms(along, moves_to_hoist(along, target), target, followed.orders)
             best = _best([best, *more], clock)
     for chosen in _choices(across):
         least = _copy_us(chosen, target) + clock.bytes_us(fusion)
@@ -149,7 +153,9 @@ def _forms(
     selected = select_joins(moves)
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
-    known = Orders({}, orders or {})
+    ranks = {t.name: t.ndim for t in moves.values}
+    stored = {n: o for n, o in (orders or {}).items() if ranks.get(n) == len(o)}
+    known = Orders({}, stored)
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
     handicaps = {1: 1.0, SHORTEST: MARGIN**2}
     return [Form(*formed(f, target, n), known, handicaps[n]) for f, n in cuts]
@@ -169,6 +175,27 @@ def _stored(form: Form) -> set[str]:
     return {o.name for t in values for o in t.op.operands if home.get(o, home[t]) != home[t]}
 
 
+def _could_gain(form: Form, clock: _Clock) -> bool:
+    """Whether other loops could help: there are kernels to join, or one that is far from the time
+    in which memory moves its bytes."""
+    return len(form.formation.groups) > 1 or clock.us(form) > MARGIN * clock.least_rank(form)
+
+
+def _followed(followed: Followed, merged: Fusion, best: Form) -> Iterator[Fusion]:
+    """A fusion that follows memory, where what it orders is stored between kernels, and with its
+    axes merged, where reductions then run along fewer axes than in the order of the program."""
+    if _stored(best) & followed.orders.keys():
+        yield followed.fusion
+    along = merge_axes(followed.fusion)
+    if along is not followed.fusion and _reduced_axes(along) < _reduced_axes(merged):
+        yield along
+
+
+def _reduced_axes(fusion: Fusion) -> int:
+    """The axes along which a fusion reduces, those of all reductions together."""
+    return sum(len(t.op.axes) for t in fusion.values if isinstance(t.op, Reduce))
+
+
 def _choices(across: list[Tensor]) -> list[frozenset[Tensor]]:
     """Which of some values to store in the order of the program: all of them, and each alone."""
     if not 1 < len(across) <= MAX_ALONE:
@@ -183,9 +210,16 @@ def prepare(fusion: Fusion, target: Target) -> Fusion:
     return _cut(moves, moves_to_hoist(moves, target), target)
 
 
-def _moves_folded(fusion: Fusion, target: Target, given: Collection[Tensor] = ()) -> Fusion:
-    """The fusion in ops that have a kernel form, with one move for each place that is read."""
-    owned = own_outputs(merge_sorts(drop_identities(fusion)), before=fusion)
+def _moves_folded(
+    fusion: Fusion,
+    target: Target,
+    given: Collection[Tensor] = (),
+    *,
+    before: Fusion | None = None,
+) -> Fusion:
+    """The fusion in ops that have a kernel form, with one move for each place that is read. What
+    were two results in the fusion `before` other rewrites are two."""
+    owned = own_outputs(merge_sorts(drop_identities(fusion)), before=before or fusion)
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))

@@ -40,6 +40,12 @@ class Knob(Generic[T]):
             raise UserError(f"{self.name}={text!r}: use {self.allowed}, or unset it") from None
 
 
+def _processes_of_host() -> int:
+    """How many processes of a job run on this host, as torchrun tells each of them."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(text)) if text.isdecimal() else 1
+
+
 def _within(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text)
@@ -130,10 +136,11 @@ LOG = Knob(
 )
 THREADS = Knob(
     "FUSEWRIGHT_THREADS",
-    lambda: os.cpu_count() or 1,
+    lambda: max(1, (os.cpu_count() or 1) // _processes_of_host()),
     _within(1, 1024),
     "a number from 1 to 1024",
-    "Threads that compile kernels; by default one per processor.",
+    "Threads that compile kernels, and processes that make programs; by default one per processor, "
+    "shared by the processes that torchrun starts on a host (LOCAL_WORLD_SIZE).",
 )
 BOUND_WAITS = Knob(
     "FUSEWRIGHT_BOUND_WAITS",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import fusewright as fw
+from fusewright import knobs
 from fusewright.driver import compile_in_place
 from fusewright.frontends import ahead, ahead_worker
 from fusewright.frontends.stored_programs import Wanted, programs_on_disk, stored_or_made
@@ -141,3 +142,13 @@ def test_a_worker_makes_a_program_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ahead_worker.make(request) == "ab12" and programs_on_disk().has("ab12")
     monkeypatch.setattr(ahead_worker, "compile_in_place", None)
     assert ahead_worker.make(request) == "ab12"
+
+
+def test_ranks_of_a_host_share_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FUSEWRIGHT_THREADS")
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    for told, threads in (("", 16), ("4", 4), ("32", 1), ("none", 16)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
+        assert knobs.THREADS.get() == threads
+    monkeypatch.setenv("FUSEWRIGHT_THREADS", "3")
+    assert knobs.THREADS.get() == 3

@@ -198,6 +198,18 @@ def test_large_operators_are_torchs(size: int) -> None:
     assert len(report.regions) == (1 if size == 128 else 0)
 
 
+@pytest.mark.parametrize("rows", [128, 129])
+def test_large_reductions_are_regions_of_their_own(rows: int) -> None:
+    """torch's kernels for them are not at the speed of memory, as its elementwise ones are."""
+
+    def norm(x: Any, w: Any) -> Any:
+        y = torch.nn.functional.layer_norm(x @ w, (128,))
+        return y @ w
+
+    (report,) = as_eager(norm, rand(rows, 128), rand(128, 128))
+    assert len(report.regions) == (1 if rows == 129 else 0)
+
+
 # --- what reads the same memory -----------------------------------------------------------------
 
 

@@ -135,12 +135,13 @@ def test_what_is_computed_with_a_product() -> None:
     nodes = list(graph.nodes)
     first = next(n for n in nodes if n.target is aten.mm.default)
     chain = choice.Chain.of(first, {n: k for k, n in enumerate(nodes)}, {})
-    names = [n.target.overloadpacket.__name__ for n in chain.behind]
-    assert names == ["view", "add", "relu", "sigmoid", "mul", "view"]
+    names = [n.target.overloadpacket.__name__ for n in chain.members]
+    assert names == ["mm", "view", "add", "relu", "sigmoid", "mul", "view", "mul"]
     assert [n.name for n in chain.inputs if n.op == "placeholder"] == ["x_1", "w_1", "r_1"]
-    assert [n.target.overloadpacket.__name__ for n in chain.outputs] == ["relu", "mul", "view"]
+    outputs = [n.target.overloadpacket.__name__ for n in chain.outputs]
+    assert outputs == ["relu", "mul", "view", "mul"]
     shapes = [tuple(map(constant_value, t.shape)) for t in chain.fusion().inputs]
-    assert shapes == [(64, 128), (128, 32), (4, 16, 32)]
+    assert shapes == [(64, 128), (128, 32), (4, 16, 32), ()]
 
 
 def test_equal_chains_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +155,38 @@ def test_equal_chains_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert left(fn, (256, 128), (128, 128), (128, 128)) == []
     assert len(asked) == 2
+
+
+def normed(x: Any, w: Any, r: Any) -> Any:
+    y = torch.mm(x, w) + r
+    return y, torch.rms_norm(y.float(), (y.shape[-1],))
+
+
+def test_what_is_reduced_afterwards_has_a_kernel_of_its_own_in_any_case() -> None:
+    """It may as well read the product and the residual: that writes no more than torch's way."""
+    shapes = (4096, 3072), (3072, 1024), (4096, 1024)
+    added = lambda x, w, r: torch.mm(x, w) + r  # noqa: E731
+    assert left(added, *shapes) == []
+    (why,) = left(normed, *shapes)
+    assert "too little to gain" in why
+
+
+def test_what_is_computed_and_read_beside_a_product_counts() -> None:
+    """The gradients of a gate and of what it lets through: of a gate whose sigmoid nothing else
+    needs, which is computed with them."""
+
+    def gated(g: Any, w: Any, gate: Any, up: Any) -> Any:
+        s = torch.sigmoid(gate.float())
+        y = torch.mm(g, w)
+        return (y * up * s * (1 + gate * (1 - s))).bfloat16(), (y * gate * s).bfloat16()
+
+    graph = graph_of(gated, (4096, 1024), (1024, 3072), (4096, 3072), (4096, 3072))
+    nodes = list(graph.nodes)
+    product = next(n for n in nodes if n.target is aten.mm.default)
+    chain = choice.Chain.of(product, {n: k for k, n in enumerate(nodes)}, {})
+    assert {n.name for n in chain.inputs} == {"g_1", "w_1", "gate_1", "up_1"}
+    assert len(chain.outputs) == 2 and not chain.handed_on
+    assert any(n.target is aten.sigmoid.default for n in chain.members)
 
 
 def test_never_means_never() -> None:
@@ -214,7 +247,7 @@ def allowed() -> Iterator[None]:
 def test_products_of_float32_are_taken_where_torch_rounds_them() -> None:
     square = (4096, 4096)
     linear = lambda x, w: torch.relu(torch.mm(x, w.t())) * 2  # noqa: E731
-    assert left(linear, square, square, dtype=torch.float32) == []
+    assert left(linear, (4096, 1024), (4096, 1024), dtype=torch.float32) == []
     (found,) = left(mlp, square, square, dtype=torch.float32)
     assert "too little to gain" in found
     (found,) = left(mlp, square, square, dtype=torch.float64)

@@ -65,7 +65,7 @@ def order_of(shape: Shape, strides: Sequence[Expr]) -> Order:
 def reshaped_order(old: Shape, new: Shape, order: Order) -> Order | None:
     """The order of a reshaped value's axes where its memory stays as it is; None where it is not
     known to."""
-    groups = _groups(old, new)
+    groups = runs_of_reshape(old, new)
     if groups is None:
         return c_order(len(new)) if order == c_order(len(old)) else None
     place = {a: k for k, a in enumerate(order)}
@@ -78,7 +78,7 @@ def reshaped_order(old: Shape, new: Shape, order: Order) -> Order | None:
     return tuple(a for _, after in sorted(found, key=lambda g: g[0]) for a in after)
 
 
-def _groups(old: Shape, new: Shape) -> list[tuple[range, range]] | None:
+def runs_of_reshape(old: Shape, new: Shape) -> list[tuple[range, range]] | None:
     """The shortest runs of axes of two shapes that have equally many elements, one after the other;
     None where sizes that are not known tell nothing of that."""
     out: list[tuple[range, range]] = []

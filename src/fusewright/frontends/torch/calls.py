@@ -226,7 +226,12 @@ def _check_tensors(node: Any) -> None:
         dtype_of(t.dtype)
 
 
-def _try(node: Any) -> None:
+def reduces(node: Any) -> bool:
+    """Whether a node that can be fused reduces along an axis."""
+    return any(isinstance(t.op, ir.Reduce) for t in _try(node).values)
+
+
+def _try(node: Any) -> ir.Fusion:
     """Traces the node alone, at the sizes of the example, and compares the result's type."""
     sources = node.all_input_nodes
     arrays = [n for n in sources if isinstance(n.meta.get("val"), torch.Tensor)]
@@ -241,7 +246,7 @@ def _try(node: Any) -> None:
         return made
 
     specs = [TensorSpec(tuple(map(hint, t.shape)), t.dtype) for t in _values(arrays)]
-    trace(alone, *specs)
+    return trace(alone, *specs)
 
 
 def _values(nodes: list[Any]) -> list[Any]:

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fusewright.frontends.torch.calls import hint, is_getitem, is_view, refusal, tensors_of, whole
+from fusewright.frontends.torch.calls import (
+    hint,
+    is_getitem,
+    is_view,
+    reduces,
+    refusal,
+    tensors_of,
+    whole,
+)
 from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.options import Options
@@ -59,7 +67,7 @@ def partition(graph: Any, options: Options) -> Partition:
     regions: list[tuple[Any, ...]] = []
     found = _small_ones_joined(_components(nodes, level), level, constants, options.min_ops)
     for members in _siblings_joined(found, level, constants):
-        if _computing(members) >= options.min_ops:
+        if _computing(members) + _reductions(members) >= options.min_ops:
             regions.append(_without_first_views(members))
         else:
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
@@ -230,6 +238,23 @@ def _is_sibling(group: _Siblings, members: Sequence[Any], read: Mapping[Any, int
 def _computing(members: Sequence[Any]) -> int:
     """How many of the nodes compute something."""
     return sum(1 for n in members if not is_view(n) and not is_getitem(n))
+
+
+def _reductions(members: Sequence[Any]) -> int:
+    """How many of the nodes reduce more than a few bytes. Each is worth a region of its own, where
+    torch's elementwise kernels are at the speed of memory: of a layer norm of rows of 96 to 768
+    bfloat16 torch's kernel takes 7 times as long as the bytes, its sums of columns 2 to 4 times
+    (ConvNeXt, one H200, 2026-11-25, bench/zoo-2026-11-25-h200.json)."""
+    computing = [n for n in members if not is_view(n) and not is_getitem(n)]
+    return sum(
+        1
+        for n in computing
+        if not _is_simple(n) and any(map(_is_large, n.all_input_nodes)) and reduces(n)
+    )
+
+
+def _is_large(node: Any) -> bool:
+    return nbytes(node.meta.get("val")) > _SMALL
 
 
 def _small_ones_joined(

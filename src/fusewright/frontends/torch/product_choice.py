@@ -111,40 +111,45 @@ def _reason(
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A product, the elementwise nodes that are computed with its result, in order, what all of
-    these read, and which of them others read."""
+    """A product and the elementwise nodes that are computed with its result, in order, what all of
+    these read, which of them others read, and which of these only other fused operators read, such
+    as reductions."""
 
     product: Any
-    behind: tuple[Any, ...]
+    members: tuple[Any, ...]
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
+    handed_on: tuple[Any, ...]
 
     @classmethod
     def of(cls, product: Any, place: Mapping[Any, int], reasons: Mapping[Any, str]) -> Chain:
-        """What else these nodes read was there before the product: what comes of its own result on
-        another way, or later, may not be."""
+        """What else these nodes read waits for the product on no other way."""
+        waiting = _behind(product)
         members = {product: None}
         stack = [product]
         while stack:
             for u in stack.pop().users:
                 if u not in members and _is_fused(u, reasons) and _has_as_many(u, product):
                     others = (n for n in u.all_input_nodes if n not in members)
-                    if all(place[n] < place[product] for n in others):
+                    if waiting.isdisjoint(others):
                         members[u] = None
                         stack.append(u)
+        _add_beside(members, product, reasons)
         ordered = sorted(members, key=place.__getitem__)
         read = dict.fromkeys(n for m in ordered for n in m.all_input_nodes if n not in members)
-        outputs = [m for m in ordered if any(u not in members for u in m.users)]
-        return cls(product, tuple(ordered[1:]), tuple(read), tuple(outputs or ordered[-1:]))
+        others = {m: [u for u in m.users if u not in members] for m in ordered}
+        outputs = [m for m in ordered if others[m]] or ordered[-1:]
+        handed = [m for m in outputs if others[m] and all(_is_ours(u, reasons) for u in others[m])]
+        return cls(product, tuple(ordered), tuple(read), tuple(outputs), tuple(handed))
 
     @property
     def key(self) -> object:
         """Equal for chains that compute the same thing on tensors of the same types."""
-        members = (self.product, *self.behind)
-        number = {n: k for k, n in enumerate((*self.inputs, *members))}
-        calls = tuple((str(n.target), call_text(n, number)) for n in members)
-        types = tuple(type_text(n.meta.get("val")) for n in (*self.inputs, *members))
-        return calls, types, tuple(number[n] for n in self.outputs)
+        number = {n: k for k, n in enumerate((*self.inputs, *self.members))}
+        calls = tuple((str(n.target), call_text(n, number)) for n in self.members)
+        types = tuple(type_text(n.meta.get("val")) for n in (*self.inputs, *self.members))
+        ends = (self.outputs, self.handed_on)
+        return calls, types, tuple(tuple(number[n] for n in nodes) for nodes in ends)
 
     def fusion(self) -> Fusion:
         """The chain as one function of tensors that lie as torch has them."""
@@ -153,7 +158,7 @@ class Chain:
 
         def computed(*arrays: Array) -> list[Array]:
             known: dict[Any, Any] = {**rest, **dict(zip(tensors, arrays, strict=True))}
-            for n in (self.product, *self.behind):
+            for n in self.members:
                 known[n] = trace_node(n, known)
             return [known[n] for n in self.outputs]
 
@@ -179,6 +184,7 @@ def _slower(chain: Chain, target: Target) -> str | None:
     stage = next(s for s in flow.stages if isinstance(s.op, MatMul))
     suffix = suffix_of(flow, stage)
     ours, alone = fused_us(product, suffix, target), aligned_us(product, target)
+    ours += _read_again_us(chain, target)
     rest = _rest_us(chain, suffix, target)
     if ours * GAIN <= alone + rest:
         return None
@@ -190,19 +196,37 @@ def _slower(chain: Chain, target: Target) -> str | None:
 
 def _rest_us(chain: Chain, suffix: Suffix, target: Target) -> float:
     """Microseconds of a kernel of what follows a product, behind that on a stream: it reads the
-    product from the second-level cache where that holds it, and other tensors from memory, and
-    issues its instructions meanwhile."""
+    product from the second-level cache where that holds it, and other tensors from memory, issues
+    its instructions meanwhile, and stores what is not handed on: that it uses itself."""
     known = target.calibration
-    own = _nbytes(chain.product)
-    read = 0 if own <= known.cached_share * target.l2_nbytes else own
     first = chain.product.all_input_nodes
+    read = _read_nbytes(chain.product, target)
     read += sum(_nbytes(n) for n in chain.inputs if n not in first[-2:])
-    moved = read + known.write_weight * sum(map(_nbytes, chain.outputs))
+    stored = (n for n in chain.outputs if n not in chain.handed_on)
+    moved = read + known.write_weight * sum(map(_nbytes, stored))
     launch = known.sums_launch_us + known.stream_launch_us
     memory = moved / (known.read_share * target.memory_nbytes_per_us)
     places = prod(map(hint, chain.product.meta["val"].shape))
     clocks = places * suffix.instructions / (WARP_SIZE * ISSUE_PER_CLOCK * target.multiprocessors)
     return launch + max(memory, clocks / target.clock_mhz)
+
+
+def _read_again_us(chain: Chain, target: Target) -> float:
+    """Microseconds of the kernel that remains behind a product where something is handed on, which
+    could have computed it: it reads what was stored for it."""
+    if not chain.handed_on:
+        return 0.0
+    known = target.calibration
+    read = sum(_read_nbytes(n, target) for n in chain.handed_on)
+    launch = known.sums_launch_us + known.stream_launch_us
+    return launch + read / (known.read_share * target.memory_nbytes_per_us)
+
+
+def _read_nbytes(node: Any, target: Target) -> int:
+    """Bytes that come from memory where what was just stored is read; none where the second-level
+    cache holds it."""
+    own = _nbytes(node)
+    return 0 if own <= target.calibration.cached_share * target.l2_nbytes else own
 
 
 def _nbytes(node: Any) -> int:
@@ -234,6 +258,35 @@ def _is_same_values(node: Any) -> bool:
     """Whether a node casts, or shows in other places, what another one made."""
     is_tensor = any(True for _ in tensors_of(node.meta.get("val")))
     return node.target in CASTS or (is_view(node) and not is_getitem(node) and is_tensor)
+
+
+def _behind(node: Any) -> set[Any]:
+    """All nodes that need a node's result."""
+    found: set[Any] = set()
+    stack = [node]
+    while stack:
+        for u in stack.pop().users:
+            if u not in found:
+                found.add(u)
+                stack.append(u)
+    return found
+
+
+def _add_beside(members: dict[Any, None], product: Any, reasons: Mapping[Any, str]) -> None:
+    """Adds the elementwise nodes of other tensors whose results only members read."""
+    stack = [n for m in members if m is not product for n in m.all_input_nodes]
+    while stack:
+        n = stack.pop()
+        if n in members or any(u not in members for u in n.users):
+            continue
+        if _is_fused(n, reasons) and _has_as_many(n, product):
+            members[n] = None
+            stack += n.all_input_nodes
+
+
+def _is_ours(node: Any, reasons: Mapping[Any, str]) -> bool:
+    """Whether one of our kernels computes a node."""
+    return node.op == "call_function" and node not in reasons and node.target not in PRODUCTS
 
 
 def _is_fused(node: Any, reasons: Mapping[Any, str]) -> bool:

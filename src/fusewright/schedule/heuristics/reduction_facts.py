@@ -83,8 +83,9 @@ def _neighbours(flow: Dataflow, reference: Stage) -> int:
 
 def held_copies(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[Stage]:
     """The copies of inputs that are worth holding between passes: those that a reduction needs,
-    directly or not, and that differ from row to row and along the row. Scalars of a row and vectors
-    that all rows share are found in a cache when they are read again."""
+    directly or not, and that differ from row to row and along the row. Scalars of a row, vectors
+    that all rows share, and what repeats along a row are found in a cache when they are read again.
+    """
     needed: set[Stage] = set()
     stack = [s for s in flow.stages if s.is_reduction]
     while stack:
@@ -93,10 +94,12 @@ def held_copies(flow: Dataflow, reference: Stage, copies: list[Stage]) -> list[S
                 needed.add(o)
                 stack.append(o)
     kept = [c for c in reference.frame.output if c.extent != Int(1)]
+    row = numel(tuple(c.extent for c in reference.frame.reduced))
     return [
         c
         for c in copies
         if c in needed
+        and numel(c.shape) >= row
         and _varies(flow, c, reference.frame.reduced)
         and (not kept or _varies(flow, c, tuple(kept)))
     ]
