@@ -185,12 +185,10 @@ def _descends(sort: Any) -> bool:
 
 def _divisor(n: Any) -> int | None:
     """By what a node divides its operand, rounding down: what is divided is not negative."""
-    if n.target is aten.div.Tensor_mode and n.kwargs.get("rounding_mode") in ("floor", "trunc"):
-        by = n.args[1]
-    elif n.target is aten.floor_divide.default:
-        by = n.args[1]
-    else:
+    rounds = n.kwargs.get("rounding_mode") in ("floor", "trunc")
+    if not rounds and n.target is not aten.floor_divide.default:
         return None
+    by = n.args[1]
     return by if type(by) is int and by > 0 else None
 
 
