@@ -154,7 +154,12 @@ def test_what_nobody_reads_stays_beside_a_mask() -> None:
         buffer[1:] += 1
         return out
 
-    assert told(mapped, heads()) == [(False, True)]
+    def routed(q: Any) -> Any:
+        chosen = torch.zeros_like(q[0, 0])
+        chosen.scatter_(1, torch.tensor([[1, 3]]).expand(ROWS, 2), 1.0)
+        return attention(q * chosen, q, q, causal())
+
+    assert told(mapped, heads()) == told(routed, heads()) == [(False, True)]
     buffer = torch.zeros(3)
     assert told(written, heads(), buffer) == [(False, True)]
     assert buffer.tolist() == [0, 2, 2]

@@ -16,6 +16,7 @@ from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.permutations import tell_permutations
+from fusewright.frontends.torch.plain_scatters import plain_scatters
 from fusewright.frontends.torch.plain_strides import plain_strides
 from fusewright.frontends.torch.plain_writes import plain_writes
 from fusewright.frontends.torch.recording import Recordings, forget
@@ -126,6 +127,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     arguments, and what was fused."""
     bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
     tell_permutations(module.graph)
+    plain_scatters(module.graph)
     plain_strides(module.graph)
     plain_writes(module.graph)
     found = partition(module.graph, options)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,16 +116,16 @@ class _Permutations:
         row = [self._size(x, k, n) for k in range(1, value.ndim)]
         shape = v.meta["val"].shape
         if len(shape) != value.ndim or not all(map(_same, shape, (rows, *value.shape[1:]))):
-            v = _call(self.graph, n, aten.expand.default, v, [self._size(whole, 0, n), *row])
-        taken = _call(self.graph, n, aten.index.Tensor, v, [self._inverse_of(whole, n)])
+            v = call_near(self.graph, n, aten.expand.default, v, [self._size(whole, 0, n), *row])
+        taken = call_near(self.graph, n, aten.index.Tensor, v, [self._inverse_of(whole, n)])
         if count != 1:
             sizes = [self._size(x, 0, n), count, *row]
-            wide = _call(self.graph, n, aten.view.default, taken, sizes)
+            wide = call_near(self.graph, n, aten.view.default, taken, sizes)
             options = {"dtype": value.dtype}
-            taken = _call(self.graph, n, aten.sum.dim_IntList, wide, [1], **options)
+            taken = call_near(self.graph, n, aten.sum.dim_IntList, wide, [1], **options)
         if not adds or _is_zero(x):
             return taken
-        return _call(self.graph, n, aten.add.Tensor, x, taken)
+        return call_near(self.graph, n, aten.add.Tensor, x, taken)
 
     def _divided(self, index: Any) -> tuple[Any | None, int]:
         """The permutation and the number by which an index is its quotient, 1 for itself."""
@@ -136,25 +137,25 @@ class _Permutations:
     def _size(self, x: Any, axis: int, n: Any) -> Any:
         """A size as a number, or as the node that asks for it."""
         size = x.meta["val"].shape[axis]
-        return size if type(size) is int else _call(self.graph, n, aten.sym_size.int, x, axis)
+        return size if type(size) is int else call_near(self.graph, n, aten.sym_size.int, x, axis)
 
     def _inverse_of(self, q: Any, n: Any) -> Any:
         """The inverse of a permutation, which is written here where the graph has none."""
         if self.inverse[q] is None:
             value = q.meta["val"]
             options = {"dtype": value.dtype, "device": value.device}
-            memory = _call(
+            memory = call_near(
                 self.graph, n, aten.empty.memory_format, [self._size(q, 0, n)], **options
             )
             numbers = self._range(q, n)
-            made = _call(self.graph, n, _PUT, memory, [q], numbers)
+            made = call_near(self.graph, n, _PUT, memory, [q], numbers)
             self.inverse[q], self.inverse[made] = made, q
         return self.inverse[q]
 
     def _range(self, q: Any, n: Any) -> Any:
         value = q.meta["val"]
         options = {"dtype": value.dtype, "device": value.device}
-        return _call(self.graph, n, aten.arange.default, self._size(q, 0, n), **options)
+        return call_near(self.graph, n, aten.arange.default, self._size(q, 0, n), **options)
 
 
 # --- facts of nodes -----------------------------------------------------------------------------
@@ -219,10 +220,15 @@ def _same(a: Any, b: Any) -> bool:
     return str(a) == str(b)
 
 
-def _call(graph: Any, near: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+def call_near(graph: Any, near: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
     """A call with its example value, in the place of another one in the model."""
     made = graph.call_function(target, args, kwargs)
-    given = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+
+    def value(n: Any) -> Any:
+        return n.meta["val"]
+
+    args, kwargs = fx.node.map_arg((args, kwargs), value)
     made.meta = {k: v for k, v in near.meta.items() if k not in ("val", "tensor_meta")}
-    made.meta["val"] = target(*given[0], **given[1])
+    with getattr(near.meta["val"], "fake_mode", None) or nullcontext():
+        made.meta["val"] = target(*args, **kwargs)
     return made

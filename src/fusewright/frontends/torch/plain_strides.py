@@ -21,8 +21,8 @@ def plain_strides(graph: Any) -> None:
     """Replaces strided views, and scatters through them, that show a whole dense tensor.
 
     rewrite:  as_strided(x, sizes, strides)  ->  permute(view(permute(x, a), b), c)
-    checks:   x and the result are dense, of as many elements, and begin at the same place; torch can
-              make the views of what is scattered, which is copied for who may write to the result
+    checks:   x and the result are dense, of as many elements, and begin at the same place; torch
+              can make the views of what is scattered, which is copied for who may write to it
     order:    before the graph is cut into regions, in which views cost nothing
     """
     rules = {
