@@ -142,6 +142,29 @@ def test_masks_that_are_written_to_stay() -> None:
     assert told(by_item, heads()) == told(by_method, heads()) == [(True, False)]
 
 
+def test_what_nobody_reads_stays_beside_a_mask() -> None:
+    """A vmap is opened and closed by calls without readers, and so may a write be."""
+
+    def mapped(q: Any) -> Any:
+        doubled = torch.vmap(lambda rows: rows * 2 + rows.sum())(q)
+        return attention(doubled, q, q, causal())
+
+    def written(q: Any, buffer: Any) -> Any:
+        out = attention(q, q, q, causal())
+        buffer[1:] += 1
+        return out
+
+    def routed(q: Any) -> Any:
+        chosen = torch.zeros_like(q[0, 0])
+        chosen.scatter_(1, torch.tensor([[1, 3]]).expand(ROWS, 2), 1.0)
+        return attention(q * chosen, q, q, causal())
+
+    assert told(mapped, heads()) == told(routed, heads()) == [(False, True)]
+    buffer = torch.zeros(3)
+    assert told(written, heads(), buffer) == [(False, True)]
+    assert buffer.tolist() == [0, 2, 2]
+
+
 def test_masks_of_symbolic_sizes_stay() -> None:
     found: list[Any] = []
 

@@ -155,6 +155,30 @@ def test_a_write_through_a_strided_view() -> None:
     assert report.left == [] and len(report.regions) == 1
 
 
+def test_a_scatter_through_a_strided_view_is_a_new_tensor() -> None:
+    """As is one of memory in another order, whose elements cannot be shown in those sizes."""
+    x, y = rand(16), rand(2, 8)
+    scattered = torch.as_strided_scatter
+
+    def alone(x: Any, y: Any) -> Any:
+        return scattered(x, y, (2, 8), (8, 1))
+
+    def ordered(x: Any, y: Any) -> Any:
+        return scattered(x * 2, y, (2, 2, 2, 2), (8, 4, 2, 1)) + 1
+
+    torch.compiler.reset()
+    made = torch.compile(alone, backend=compiler(Options()))(x, y)
+    made += 1
+    torch.testing.assert_close(made, y.flatten() + 1)
+    torch.testing.assert_close(y, rand(2, 8))
+    as_eager(ordered, x, rand(2, 2, 2, 2).mT)
+
+
+def test_a_gradient_of_zeros_without_memory() -> None:
+    """torch gives the gradient of a sign as zeros that are stored nowhere."""
+    as_eager(lambda x: torch.sgn(x * 2 + 1), rand(4, 5).requires_grad_())
+
+
 @pytest.mark.parametrize("shown", [((3, 3), (2, 1)), ((2, 5), (10, 1), 5), ((4, 4), (5, 1))])
 def test_overlaps_and_parts_stay_torchs(shown: Any) -> None:
     def view(x: Any) -> Any:

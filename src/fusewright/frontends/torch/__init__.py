@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import importlib
 
-for _family in ("pointwise", "reductions", "movement", "creation", "norms", "products"):
+for _family in (
+    *("pointwise", "reductions", "movement", "creation", "norms", "products"),
+    "ordering",
+):
     importlib.import_module(f"fusewright.frontends.torch.{_family}")
 
 from fusewright.frontends.torch.dynamo import backend as backend  # noqa: E402

@@ -44,7 +44,13 @@ def decompositions() -> dict[Any, Any]:
     }
     table |= foreach_rules()
     table[aten.native_dropout.default] = _native_dropout
+    table[aten._efficientzerotensor.default] = _zeros
     return table
+
+
+def _zeros(size: Any, **options: Any) -> Any:
+    """Zeros in memory, as a kernel can read them."""
+    return torch.zeros(size, **{k: v for k, v in options.items() if v is not None})
 
 
 def _native_dropout(x: Any, p: float, train: bool | None) -> Any:

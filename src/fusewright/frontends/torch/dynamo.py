@@ -15,6 +15,8 @@ from fusewright.frontends.torch.graph_call import GraphCall
 from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
+from fusewright.frontends.torch.permutations import tell_permutations
+from fusewright.frontends.torch.plain_scatters import plain_scatters
 from fusewright.frontends.torch.plain_strides import plain_strides
 from fusewright.frontends.torch.plain_writes import plain_writes
 from fusewright.frontends.torch.recording import Recordings, forget
@@ -68,6 +70,10 @@ def compiler(
 
         return compile_graph
 
+    def cut(joint: Any, *args: Any, **kwargs: Any) -> Any:
+        tell_permutations(joint.graph)
+        return partitioners.min_cut_rematerialization_partition(joint, *args, **kwargs)
+
     def compile_function(module: Any, example_inputs: Sequence[Any]) -> Any:
         tell_known_masks(module)
         recordings = Recordings()
@@ -76,7 +82,7 @@ def compiler(
             bw_compiler=side("backward", recordings),
             inference_compiler=side("inference", recordings),
             decompositions=decompositions(),
-            partition_fn=partitioners.min_cut_rematerialization_partition,
+            partition_fn=cut,
             keep_inference_input_mutations=True,
         )
         return compile_graphs(module, example_inputs)
@@ -120,6 +126,8 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     """The module with its regions fused, those of its control flow too, which takes a list of
     arguments, and what was fused."""
     bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
+    tell_permutations(module.graph)
+    plain_scatters(module.graph)
     plain_strides(module.graph)
     plain_writes(module.graph)
     found = partition(module.graph, options)

@@ -55,8 +55,21 @@ def tell_known_masks(module: Any) -> None:
     told = [shape for shape in shapes.values() if shape is not None]
     if told:
         _log.info("masks of attention that sizes decide: %s", ", ".join(told))
-        module.graph.eliminate_dead_code()
+        for mask in masks.values():
+            _drop(mask)
         module.recompile()
+
+
+def _drop(mask: Any) -> None:
+    """Drops a mask that nobody reads any more, and what only it read. What else of the graph has no
+    readers may write, or open a vmap, and stays."""
+    waiting, dropped = [mask], set[Any]()
+    while waiting:
+        n = waiting.pop()
+        if n.op in ("call_function", "call_method") and not n.users and n not in dropped:
+            dropped.add(n)
+            waiting += n.all_input_nodes
+            n.graph.erase_node(n)
 
 
 def _updates_constants(graph: Any) -> bool:

@@ -81,7 +81,7 @@ class Observer(fx.Interpreter):  # type: ignore[name-defined, misc]
     def _note(self, n: Any, x: Any) -> None:
         if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.layout is not torch.strided:
             return
-        if x.is_neg() or x.is_conj():
+        if x.is_neg() or x.is_conj() or x._is_zerotensor():  # the last one has no memory
             return
         memory = x.untyped_storage().data_ptr()
         self.found[n] = Lying(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from fusewright.frontends.torch.calls import readers, writes
 from fusewright.frontends.torch.library import aten
 
 Sizes = tuple[int, ...]
@@ -20,7 +21,8 @@ def plain_strides(graph: Any) -> None:
     """Replaces strided views, and scatters through them, that show a whole dense tensor.
 
     rewrite:  as_strided(x, sizes, strides)  ->  permute(view(permute(x, a), b), c)
-    checks:   x and the result are dense, of as many elements, and begin at the same place
+    checks:   x and the result are dense, of as many elements, and begin at the same place; torch
+              can make the views of what is scattered, which is copied for who may write to it
     order:    before the graph is cut into regions, in which views cost nothing
     """
     rules = {
@@ -49,9 +51,13 @@ def _strided(graph: Any, node: Any) -> Any:
 def _scattered(graph: Any, node: Any) -> Any:
     x, source, sizes, strides, *offset = node.args
     base = x.meta["val"]
-    same = source.meta["val"].dtype == base.dtype
+    given = source.meta["val"]
+    same = given.dtype == base.dtype
     if not same or not _shows_all(base, sizes, strides, offset):
         return None
+    if any(u.op == "output" or writes(u) for u in readers(node)):  # a new tensor, as a scatter's is
+        source = graph.call_function(aten.clone.default, (source,))
+        source.meta["val"] = given.clone()
     return _in_memory_order(graph, source, sizes, strides, base.shape, base.stride())
 
 
@@ -86,9 +92,21 @@ def _in_memory_order(
     """The tensor with some sizes, whose elements lie by some strides, as one with others."""
     first, last = _order(sizes, strides), _order(new, new_strides)
     back = tuple(last.index(a) for a in range(len(new)))
+    ordered = tuple(new[a] for a in last)
+    if not _can_be_viewed(x.meta["val"].permute(first), ordered):
+        return None
     x = _call(graph, aten.permute.default, x, first)
-    x = _call(graph, aten.view.default, x, tuple(new[a] for a in last))
+    x = _call(graph, aten.view.default, x, ordered)
     return _call(graph, aten.permute.default, x, back)
+
+
+def _can_be_viewed(value: Any, sizes: Sizes) -> bool:
+    """Whether torch can show an example value in other sizes without a copy."""
+    try:
+        value.view(sizes)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _order(sizes: Sizes, strides: Sizes) -> Sizes:
