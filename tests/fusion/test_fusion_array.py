@@ -174,7 +174,7 @@ def test_limits_of_slices_of_known_elements():
     pieces = [np.asarray(p) for p in fw.split(x, [2, 5])]
     assert [p.tolist() for p in pieces] == [[0, 1], [2, 3, 4], [5]]
     for limits in ((1.0, None), (None, "a"), (..., None), (None, None, 1.0)):
-        with pytest.raises(UserError, match="the limits of a slice are|the step is a nonzero"):
+        with pytest.raises(UserError, match=r"the limits of a slice are|the step is a nonzero"):
             x[slice(*limits)]
 
 

@@ -72,7 +72,7 @@ def pool_windows(
     """The windows of a pooling along the last axes of x."""
     check_layout(op, x, axes)
     lengths = per_axis(op, "kernel_size", kernel_size, axes, least=1)
-    is_given = stride is not None and stride != ()
+    is_given = stride is not None and not (isinstance(stride, tuple) and not stride)
     strides = per_axis(op, "stride", stride, axes, least=1) if is_given else lengths
     paddings = per_axis(op, "padding", padding, axes, least=0)
     dilations = per_axis(op, "dilation", dilation, axes, least=1)
