@@ -168,6 +168,16 @@ def test_keys_may_be_numpy_integers_and_known_arrays():
     assert_same(run(lambda a: a[Array(Known(np.asarray(2)))], x), x[2])
 
 
+def test_limits_of_slices_of_known_elements():
+    """Positions of `split` are expressions, which numpy's slices do not take."""
+    x = Array(Known(np.arange(6.0)))
+    pieces = [np.asarray(p) for p in fw.split(x, [2, 5])]
+    assert [p.tolist() for p in pieces] == [[0, 1], [2, 3, 4], [5]]
+    for limits in ((1.0, None), (None, "a"), (..., None), (None, None, 1.0)):
+        with pytest.raises(UserError, match=r"the limits of a slice are|the step is a nonzero"):
+            x[slice(*limits)]
+
+
 # --- known values -------------------------------------------------------------------------------
 
 

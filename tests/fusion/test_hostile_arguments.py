@@ -13,12 +13,19 @@ import pytest
 import fusewright as fw
 from fusewright.fusion import ops
 
+
+class Two:
+    """An integer of a class of the caller."""
+
+    def __index__(self) -> int:
+        return 2
+
+
 HOSTILE: list[Any] = [
     None, "no", float("nan"), float("inf"), -1.5, 10**30, -1, 7, True, 1j, [], (), [1, 2], (-9, 9),
-    (1.5,), ("a",), {}, object(), np.ones(3), np.int64(99), slice(None), ..., int,
+    (1.5,), ("a",), {}, object(), np.ones(3), np.int64(99), np.longdouble(1), Two(), slice(None),
+    ..., int,
 ]  # fmt: skip
-FLAGS = """keepdims copy endpoint include_initial descending stable invert training use_input_stats
-is_causal enable_gqa interleaved half log_target""".split()  # noqa: SIM905
 GOOD: dict[str, Any] = {
     "axis": 0, "axes": (1, 0), "shape": (2, 3), "source": 0, "destination": 1, "shift": 1,
     "repeats": 2, "repetitions": (1, 2), "pad_width": 1, "start": 0, "stop": 5, "step": 1, "num": 4,
@@ -44,7 +51,7 @@ def _usual(p: inspect.Parameter, x: Any) -> Any:
 
 def calls(f: Callable[..., Any], x: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Calls with usual arguments but one."""
-    parameters = [p for p in _parameters(f) if p.name not in FLAGS]
+    parameters = _parameters(f)
     needed = [p for p in parameters if p.default is p.empty]
     behind = {
         p.name for p in parameters if p.default is not p.empty and p.kind is p.POSITIONAL_ONLY
@@ -97,3 +104,42 @@ def test_messages_name_the_operation_and_the_number(name: str):
 
     with pytest.raises(fw.UserError, match=rf"{name}: {WORDS[name]} of an array of rank 2"):
         fw.trace(program, fw.TensorSpec((3, 4), "float32"))
+
+
+NEEDS_OTHERS = """broadcast_shapes cond fori_loop scan while_loop""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - set(NEEDS_OTHERS)))
+def test_numpy_arrays_stand_for_known_ones(name: str):
+    """Any argument that may be an array may be numpy's, with the same result."""
+    f = FUNCTIONS[name]
+    for dtype, shape in [("f4", (4, 4)), ("f4", (1, 4, 8)), ("i4", (4,))]:
+        x = (np.arange(np.prod(shape)).reshape(shape) % 3 + 1).astype(dtype)
+        for parameter in [p for p in _parameters(f) if "Array" in str(p.annotation)]:
+            try:
+                expected = _results(f, parameter, x, fw.asarray)
+            except fw.UserError:
+                continue
+            for a, e in zip(_results(f, parameter, x, np.asarray), expected, strict=True):
+                assert a.dtype == e.dtype, (parameter.name, dtype, shape)
+                np.testing.assert_array_equal(a, e)
+
+
+def _results(
+    f: Callable[..., Any], changed: inspect.Parameter, x: Any, make: Callable[[Any], Any]
+) -> list[Any]:
+    """What f makes of known arrays, one of them as `make` gives it."""
+    args: list[Any] = []
+    named: dict[str, Any] = {}
+    for p in _parameters(f):
+        if p.default is not p.empty and p.name != changed.name:
+            continue
+        given = _usual(p, fw.asarray(x))
+        if p.name == changed.name:
+            given = [make(x), make(x)] if p.name == "arrays" else make(x)
+        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD):
+            named[p.name] = given
+        else:
+            args.append(given)
+    found = f(*args, **named)
+    return [np.asarray(y) for y in (found if isinstance(found, tuple | list) else [found])]

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from fusewright.core.expr import Expr, Int, Var
+from fusewright.core.substitution import evaluate
 from fusewright.host.accesses import bound, overlaps
 from fusewright.host.graph import ancestors, critical_path, reduce_edges
 from fusewright.host.hazards import hazards
@@ -211,6 +212,52 @@ def test_symbolic_ranges() -> None:
     found = hazards(launches(at(N * 4, 8), at(m * 4, 8, R)))
     assert [e.kind for e in found] == [EdgeKind.MAYBE]
     assert "may overlap" in found[0].why
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_symbolic_overlaps_hold_for_every_size(seed: int) -> None:
+    """Never an answer that some size contradicts, and apart where columns of one pitch are."""
+    rng = random.Random(seed)
+    for _ in range(30):
+        a, b = (_random_symbolic(rng) for _ in range(2))
+        answer = overlaps(bound(0, a), bound(1, b))
+        shared = [bool(_points(_at(a, n)) & _points(_at(b, n))) for n in (2, 3, 4, 7)]
+        assert answer is None or shared == [answer] * 4, (a, a.axes, b, b.axes)
+    rows = [(N, Int(40)), (Int(3), Int(4))]
+    left, right, above = (_symbolic(Int(k), rows, 4) for k in (0, 12, 28))
+    behind, across = _symbolic(N * 40 + 12, rows, 4), _symbolic(Int(8), rows, 4)
+    pairs = (left, right), (right, above), (left, above), (left, behind)
+    assert [overlaps(bound(0, a), bound(1, b)) for a, b in pairs] == [False] * 4
+    assert overlaps(bound(0, left), bound(1, across)) is None, "seen to meet where sizes are known"
+    wide = [(Int(8), N * 8), (N, Int(4))]
+    halves = [_symbolic(at, wide, 4) for at in (Int(0), N * 4)]
+    assert overlaps(bound(0, halves[0]), bound(1, halves[1])) is False
+
+
+def _random_symbolic(rng: random.Random) -> Binding:
+    """Axes whose steps are multiples of the faster ones' reach, or one element less or more."""
+    axes: list[tuple[Expr, Expr]] = []
+    step: Expr = Int(4)
+    for _ in range(rng.randrange(1, 4)):
+        n = rng.choice([N, Int(2), Int(3), N + 1])
+        axes.append((n, step))
+        step = rng.choice([step * n, step * n * 2, step * n + 4, step * 5])
+    return _symbolic(rng.choice([Int(0), Int(4), Int(12), N * 4, N * 8 + 4]), axes, 4)
+
+
+def _symbolic(offset: Expr, axes: list[tuple[Expr, Expr]], width: int) -> Binding:
+    reach, content = Int(width), Int(width)
+    for n, step in axes:
+        reach, content = reach + (n - 1) * step, content * n
+    whole = at(offset, reach)
+    return replace(whole, content=content, axes=tuple(axes), width=width)
+
+
+def _at(b: Binding, n: int) -> Region:
+    def known(e: Expr) -> int:
+        return evaluate(e, {N: n})
+
+    return region(known(b.offset), [(known(m), known(step)) for m, step in b.axes], b.width)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -137,6 +137,17 @@ def test_symbolic_programs_are_checked_as_far_as_sizes_tell() -> None:
     assert "order" in kinds(replace(p.host, edges=()))
 
 
+def test_columns_of_symbolic_rows_are_apart_also_in_a_flat_result() -> None:
+    """One value written into each half of every row, whose number nobody knows."""
+    p = compiled(
+        lambda x: fw.reshape(fw.concat([soft(x)] * 2, axis=1), (-1,)), S(("n", 40), "float32")
+    )
+    assert problems(p.host) == []
+    x = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32)
+    (out,), want = p(x, device="sim"), fw.evaluate(p.fusion, x)[0]
+    np.testing.assert_allclose(out, want, rtol=1e-5)
+
+
 def test_results_in_the_memory_of_arguments_keep_what_nobody_writes() -> None:
     fusion = fw.trace(lambda x, y: fw.insert(x, soft(y), (0, 0)), X, S((8, 40), "float32"))
     p = fw.compile(fusion, donate=(fusion.inputs[0].name,))

@@ -283,3 +283,13 @@ def test_an_index_map_does_not_wait_for_what_it_does_not_reach() -> None:
     host = compiled(f, X, X).host
     assert len(host.launches) == 3
     assert [(e.producer, e.consumer, e.kind.value) for e in host.edges] == [(1, 2, "RAW")]
+
+
+@pytest.mark.parametrize("n", [3, 6, 7, 15])
+def test_a_map_that_a_size_leaves_empty_reads_no_less_than_nothing(n: int) -> None:
+    """The step of three begins behind the sixth element, which the array may not have."""
+
+    def every_third(x):
+        return fw.diagonal(fw.stack([x] * 4, axis=1), offset=6)[:, ::-3]
+
+    compiled(every_third, S((33, "n"), "int16"), sizes={"n": n})

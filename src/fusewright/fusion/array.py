@@ -74,11 +74,8 @@ def as_number(op: str, x: object) -> Operand:
 
 def as_operand(op: str, x: object) -> Array | bool | int | float | complex:
     """An Array or a Python scalar; numpy scalars count as Python's."""
-    if isinstance(x, np.generic):
-        return as_operand(op, cast("object", x.item()))
-    if is_scalar(x):
-        return x
-    return check_array(op, x)
+    value: object = cast("object", x.item()) if isinstance(x, np.generic) else x
+    return value if is_scalar(value) else check_array(op, value)
 
 
 def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:

@@ -44,8 +44,10 @@ def index(t: Tensor, key: object) -> Tensor:
 
 def is_basic(item: object) -> bool:
     """Whether numpy reads a key as this package does."""
-    is_integer = isinstance(item, int) and not isinstance(item, bool)
-    return is_integer or item is None or isinstance(item, slice | EllipsisType)
+    if isinstance(item, slice):
+        limits = cast("slice[object, object, object]", item)
+        return all(x is None or type(x) is int for x in (limits.start, limits.stop, limits.step))
+    return item is None or item is Ellipsis or type(item) is int
 
 
 def items_of(t: Tensor, key: object, *, also: tuple[type, ...] = ()) -> list[Item]:

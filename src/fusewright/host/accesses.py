@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.conditions import less_equal, prove
-from fusewright.core.expr import Expr, constant_value
+from fusewright.core.expr import Expr, Int, add, constant_value, mod, mul
 from fusewright.host.ir import Binding, Box
 from fusewright.host.regions import Region, meet, region_of
 
@@ -44,8 +44,44 @@ def overlaps(p: Bound, c: Bound) -> bool | None:
         return False
     if a.box is not None and b.box is not None and _boxes_apart(a.box, b.box):
         return False
-    known = before is not None and after is not None
-    return True if known or _covers(a, b) or _covers(b, a) else None
+    if _interleaved(a, b) or _interleaved(b, a):
+        return False
+    return True if _holds_byte(a, b) or _holds_byte(b, a) else None
+
+
+def _interleaved(a: Binding, b: Binding) -> bool:
+    """Whether one binding's bytes lie between the other's, all of which repeat after one pitch:
+    the columns of a matrix that two writers share, as in `[a a b b | a a b b | ..]`."""
+    for pitch in dict.fromkeys(step for _, step in (*a.axes, *b.axes)):
+        spans = _span_within(a, pitch), _span_within(b, pitch)
+        if spans[0] is None or spans[1] is None:
+            continue
+        apart = mod(add(b.offset, mul(a.offset, -1)), pitch)
+        if _at_most(spans[0], apart) and _at_most(add(apart, spans[1]), pitch):
+            return True
+    return False
+
+
+def _span_within(b: Binding, pitch: Expr) -> Expr | None:
+    """The bytes from the first to the last of what repeats after a pitch; None where the pitch is
+    not above 0, or may be."""
+    if not _at_most(Int(1), pitch):
+        return None
+    inner = [(n, step) for n, step in b.axes if mod(step, pitch) != Int(0)]
+    return add(b.width, *(mul(add(n, -1), step) for n, step in inner))
+
+
+def _holds_byte(a: Binding, b: Binding) -> bool:
+    """Whether `a` surely touches the first or the last byte of `b`: one without holes that reaches
+    over it, or one that begins there as well."""
+    if a.anywhere or b.anywhere:
+        return _covers(a, b) and a.content == a.nbytes
+    if a.offset == b.offset:
+        return True
+    ends = b.offset, b.offset + b.nbytes - 1
+    return a.content == a.nbytes and any(
+        _at_most(a.offset, e) and _at_most(e + 1, a.offset + a.nbytes) for e in ends
+    )
 
 
 def _before(a: Binding, b: Binding) -> bool | None:

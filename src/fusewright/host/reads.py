@@ -68,10 +68,13 @@ def _part_of(user: Tensor) -> tuple[Range, ...] | None:
 
 def _reach(user: Tensor, index: Expr, extent: Expr) -> Range:
     """What an index of a map reads along an axis: of sums of multiples of coordinates from the
-    first place to the last, or the axis where that is less than a step shorter, and of others."""
+    first place to the last, or the axis where that is less than a step shorter, of others, and
+    of a map that some size may leave without coordinates: its last place is before its first."""
     assert isinstance(user.op, IndexMap)
     pairs = zip(user.op.coordinates, user.shape, strict=True)
     last: dict[Expr, Expr] = {c: add(n, -1) for c, n in pairs}
+    if not all(_at_most(ZERO, n) for n in last.values()):
+        return ZERO, extent
     constant, terms = parts_of(index)
     start, end, step = as_expr(constant), as_expr(constant + 1), 1
     for t in terms:

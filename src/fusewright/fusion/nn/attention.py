@@ -11,6 +11,7 @@ from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.derivatives import without_gradient
 from fusewright.fusion.nn.arguments import check_float, check_rank, widened
 from fusewright.fusion.nn.dropouts import dropout
+from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import (
     arange,
     astype,
@@ -57,6 +58,8 @@ def scaled_dot_product_attention(
     `nn.dropout` does, and needs a seed.
     Source: Vaswani et al., Attention is all you need (2017), section 3.2.1.
     """
+    check_flag(_OP, "is_causal", is_causal)
+    check_flag(_OP, "enable_gqa", enable_gqa)
     query, key, value = _sequence("query", query), _sequence("key", key), _sequence("value", value)
     if enable_gqa:
         key, value = _repeated(query, key, "key"), _repeated(query, value, "value")

@@ -21,6 +21,7 @@ from fusewright.fusion.nn.arguments import (
     widened,
 )
 from fusewright.fusion.nn.norms import Axes, centred, standardised_backward
+from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import astype, expand_dims, mean, rsqrt, sum
 
 MOMENTUM = 0.1
@@ -209,6 +210,7 @@ def batch_norm_forward(
 ) -> BatchNorm:
     """`batch_norm` and its statistics, of shape (channels,). The running variance moves towards
     the unbiased estimate by `momentum`, as torch has it."""
+    check_flag("batch_norm", "training", training)
     x = check_float("batch_norm", x)
     plan = _batch_plan("batch_norm", x, axis)
     affine = Affine(running_mean, running_var, weight, bias)
@@ -231,6 +233,7 @@ def batch_norm_backward(
     """The gradients of x, weight and bias; `training` as in the forward call. Without a weight
     its place counts as ones."""
     op = "batch_norm_backward"
+    check_flag(op, "training", training)
     x = check_float(op, x)
     plan = _batch_plan(op, x, axis)
     check_shape(op, "dy", dy, x.tensor.shape, of="x")
@@ -280,6 +283,7 @@ def instance_norm_forward(
 ) -> BatchNorm:
     """`instance_norm` and its statistics: of shape (batch, channels) when they are the input's,
     whose average over the batch the running ones move towards."""
+    check_flag("instance_norm", "use_input_stats", use_input_stats)
     x = check_float("instance_norm", x)
     plan = _instance_plan("instance_norm", x)
     affine = Affine(running_mean, running_var, weight, bias)

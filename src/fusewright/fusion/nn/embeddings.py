@@ -8,7 +8,7 @@ from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.nn.activations import half_size, halves
 from fusewright.fusion.nn.arguments import check_float, check_shape, per_channel, widened
-from fusewright.fusion.operands import check_category
+from fusewright.fusion.operands import check_category, check_flag
 from fusewright.fusion.ops import (
     arange,
     astype,
@@ -112,6 +112,7 @@ def rotary_embedding(x: Array, cos: Array, sin: Array, *, interleaved: bool = Fa
     Source: Su et al., RoFormer: enhanced transformer with rotary position embedding (2021).
     """
     op = "rotary_embedding"
+    check_flag(op, "interleaved", interleaved)
     x, cos, sin = check_float(op, x), check_float(op, cos), check_float(op, sin)
     a, b = _pairs(op, x, interleaved)
     _check_angles(op, a, cos, sin)

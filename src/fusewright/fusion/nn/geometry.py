@@ -72,8 +72,7 @@ def pool_windows(
     """The windows of a pooling along the last axes of x."""
     check_layout(op, x, axes)
     lengths = per_axis(op, "kernel_size", kernel_size, axes, least=1)
-    is_given = stride is not None and stride != ()
-    strides = per_axis(op, "stride", stride, axes, least=1) if is_given else lengths
+    strides = lengths if _is_left_out(stride) else per_axis(op, "stride", stride, axes, least=1)
     paddings = per_axis(op, "padding", padding, axes, least=0)
     dilations = per_axis(op, "dilation", dilation, axes, least=1)
     found: list[Window] = []
@@ -90,6 +89,11 @@ def pool_windows(
             count = _with_last(op, axis, size, (n, s, p, d))
         found.append(Window(axis, size, count, n, s, d, p))
     return found
+
+
+def _is_left_out(stride: object) -> bool:
+    """Whether windows stand side by side, which torch also spells as ()."""
+    return stride is None or (isinstance(stride, tuple) and not stride)
 
 
 def _with_last(op: str, axis: int, size: Expr, w: tuple[int, int, int, int]) -> Expr:

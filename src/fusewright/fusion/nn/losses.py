@@ -9,8 +9,9 @@ from __future__ import annotations
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build, ops
-from fusewright.fusion.array import Array
+from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.nn.arguments import check_choice, check_float, check_shape, widened
+from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import astype, equal, exp, log, log1p, maximum, where
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -86,7 +87,7 @@ def binary_cross_entropy_with_logits(
 def broadcasting(op: str, what: str, v: Array, x: Array) -> Array:
     """An array of floats that broadcasts to x's shape, in the compute dtype."""
     v = check_float(f"{op} ({what})", v)
-    build.broadcast_to(f"{op} ({what})", v.tensor, x.tensor.shape)
+    build.broadcast_to(f"{op} ({what})", v.tensor, check_array(op, x).tensor.shape)
     return widened(v)
 
 
@@ -96,6 +97,7 @@ def kl_div(x: Array, target: Array, *, reduction: str = "mean", log_target: bool
     the number of elements."""
     choices = (*REDUCTIONS, "batchmean")
     check_choice("kl_div", "reduction", reduction, choices)
+    check_flag("kl_div", "log_target", log_target)
     a, t = pair("kl_div", x, target, "sum" if reduction == "batchmean" else reduction)
     if log_target:
         loss = exp(t) * (t - a)

@@ -107,6 +107,7 @@ def _max_pool(
     op: str, x: Array, windows: list[Window], return_indices: bool
 ) -> Array | tuple[Array, Array]:
     check_flag(op, "return_indices", return_indices)
+    x = check_float(op, x)
     out = _largest(x, windows)
     return (out, _positions(_first_place(x, windows), windows)) if return_indices else out
 

@@ -17,7 +17,7 @@ from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_number, as_tensor, check_array
 from fusewright.fusion.ir import Scalar, Shape, Tensor
-from fusewright.fusion.operands import check_device, check_scalar, check_size
+from fusewright.fusion.operands import check_device, check_flag, check_scalar, check_size
 from fusewright.fusion.ops.elementwise import equal
 
 Fill: TypeAlias = "Scalar | complex | Array"
@@ -209,6 +209,7 @@ def linspace(
     Raises UserError for a negative count and for an integer dtype.
     """
     check_device("linspace", device)
+    check_flag("linspace", "endpoint", endpoint)
     found = dtypes.float32 if dtype is None else data_dtype_of(dtype)
     if not found.is_float:
         raise UserError(f"linspace in {found}: the values are not integers; use a float dtype")

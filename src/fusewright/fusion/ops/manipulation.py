@@ -203,8 +203,8 @@ def repeat(x: Array, repeats: IntLike | Array, /, *, axis: int | None = None) ->
     """Each element `repeats` times in a row along the axis; of the flat array for None. Known data
     may be repeated by an array of counts, one per element of the axis."""
     x = check_array("repeat", x)
-    if isinstance(repeats, Array):
-        return _repeated_by_counts(x, repeats, axis)
+    if isinstance(repeats, Array | np.ndarray):
+        return _repeated_by_counts(x, check_array("repeat (repeats)", repeats), axis)
     times = build.extent("repeat", "repeats", repeats)
     if not is_at_least(0, times, f"repeat: repeats={times} must not be negative"):
         raise UserError(f"repeat: repeats={repeats}: the count must not be negative")

@@ -137,7 +137,8 @@ def topk(x: Array, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
     x = check_ordered("topk", check_array("topk", x))
     check_flag("topk", "largest", largest)
     along, size = _row("topk", x, axis)
-    if not 0 <= build.integer("topk", "k", k) <= size:
+    k = build.integer("topk", "k", k)
+    if not 0 <= k <= size:
         raise UserError(f"topk: k={k} of axis {along} of size {size}: k goes from 0 to that size")
     keys = sort_keys(x, descending=bool(largest))
     if k <= MAX_ROUNDS and keys.dtype is dtypes.uint32 and k < size:

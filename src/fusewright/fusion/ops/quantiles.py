@@ -10,6 +10,7 @@ from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import reductions
 from fusewright.fusion.ops.elementwise import astype, isnan, where
 from fusewright.fusion.ops.manipulation import reshape, squeeze, stack
@@ -44,6 +45,7 @@ def quantile(
 
 
 def _quantile(op: str, x: Array, q: object, axis: int | None, *, keepdims: bool) -> Array:
+    check_flag(op, "keepdims", keepdims)
     share = build.number(op, "q", q)
     if not 0 <= share <= 1:
         raise UserError(f"{op}: q={share} is a share of the elements; it goes from 0 to 1")

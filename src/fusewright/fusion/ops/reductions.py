@@ -16,7 +16,7 @@ from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.ir import Tensor
-from fusewright.fusion.operands import check_category
+from fusewright.fusion.operands import check_category, check_flag
 from fusewright.fusion.ops.elementwise import astype, sqrt, where
 from fusewright.fusion.ops.manipulation import concat
 from fusewright.fusion.ops.order_keys import first_extremes
@@ -38,6 +38,7 @@ def _accumulated(op: str, x: Array, dtype: object) -> Tensor:
 
 
 def _reduced(op: str, fn: str, t: Tensor, axis: Axes, keepdims: bool) -> Array:
+    check_flag(op, "keepdims", keepdims)
     return Array(build.reduce(fn, t, build.axes_of(op, axis, t.ndim), keepdims=keepdims))
 
 
@@ -118,6 +119,7 @@ def _count(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _mean_of(op: str, x: Array, axis: Axes, keepdims: bool) -> Array:
+    check_flag(op, "keepdims", keepdims)
     axes = build.axes_of(op, axis, x.ndim)
     total = Array(build.reduce("add", x.tensor, axes, keepdims=keepdims))
     return total / _count(x, axes, x.dtype)
@@ -133,6 +135,7 @@ def mean(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
 
 def _variance(op: str, x: Array, axis: Axes, correction: float, keepdims: bool) -> Array:
     """The variance in the compute dtype: the mean first, then the mean square of the rest."""
+    check_flag(op, "keepdims", keepdims)
     correction = build.number(op, "correction", correction)
     wide = astype(x, _result_dtype(op, x).compute)
     axes = build.axes_of(op, axis, x.ndim)
@@ -165,6 +168,7 @@ def std(
 
 def _position(op: str, x: Array, axis: int | None, keepdims: bool, *, is_largest: bool) -> Array:
     """The first position of an extreme."""
+    check_flag(op, "keepdims", keepdims)
     x = check_array(op, x)
     check_category(op, x.dtype, "numeric")
     t, rank = x.tensor, x.ndim
@@ -208,6 +212,7 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 def _cumulative(
     op: str, fn: str, x: Array, axis: int | None, dtype: object, include_initial: bool
 ) -> Array:
+    check_flag(op, "include_initial", include_initial)
     x = check_array(op, x)
     along = _scanned(op, x, axis)
     t = _accumulated(op, x, dtype)
@@ -281,7 +286,8 @@ def diff(
     to x first. UserError for a negative n."""
     x = check_array("diff", x)
     along = build.axis_of("diff", axis, x.ndim)
-    if build.integer("diff", "n", n) < 0:
+    n = build.integer("diff", "n", n)
+    if n < 0:
         raise UserError(f"diff: n={n}: the number of times must not be negative")
     joined = [part for part in (prepend, x, append) if part is not None]
     out = x if len(joined) == 1 else concat(joined, axis=along)

@@ -288,4 +288,4 @@ def _is_fast_in_results(flow: Dataflow, line: AxisClass) -> bool:
     fast = [
         c for c, k in zip(largest.frame.output, strides_of(largest), strict=True) if k == Int(1)
     ]
-    return any(isinstance(c, AxisClass) and flow.graph.depends(c, [line]) for c in fast)
+    return any(flow.graph.depends(c, [line]) for c in fast)
