@@ -189,7 +189,7 @@ def test_reductions_of_equal_sizes_are_launched_as_one() -> None:
     p = agreeing(loss, S((700, 512), "float32"), S((700, 512), "float32"))
     assert [len(x.inputs) for x in p.launches] == [2, 2]
     p = agreeing(loss, S((700, 512), "float32"), S((512, 700), "float32"))
-    assert len(p.launches) == 4
+    assert [len(x.inputs) for x in p.launches] == [2, 2]
 
 
 def test_rows_of_two_tensors_are_one_launch() -> None:
@@ -327,7 +327,9 @@ REFUSED: dict[str, tuple[Callable[[fw.Array], Any], str]] = {
         "it pads a value of a kernel with reductions or scans",
     ),
     "a scan of what is reshaped": (
-        lambda x: fw.cumulative_sum(fw.reshape(fw.exp(x) * x, (25,)), axis=0),
+        lambda x: fw.cumulative_sum(
+            fw.reshape(fw.exp(x) * fw.permute_dims(x, (1, 0)), (25,)), axis=0
+        ),
         "a scan stands in no kernel that reshapes, pads or joins what it computes",
     ),
     "scans along two axes": (

@@ -25,6 +25,7 @@ from fusewright.fusion.known import Known
 from fusewright.fusion.operands import check_scalar, check_size
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.trees import Tree
+from fusewright.fusion.value_names import give_names
 
 VECTOR_ALIGNMENT = 16
 """Bytes to which values between launches are aligned at least."""
@@ -235,5 +236,5 @@ def _fusion(
         made.append(new[t] if is_own else build.pointwise("copy", new[t]))
     first = tuple(new.values())[:count]
     values = ir.topological(tuple(made), first)
-    ir.give_names(values)
+    give_names(values)
     return Fusion(first, tuple(made), values)

@@ -569,23 +569,6 @@ def moves_data(op: Op) -> bool:
     return is_copy or isinstance(op, ViewBase | Resize | Parts | IndexMap | Concat)
 
 
-def give_names(values: tuple[Tensor, ...]) -> None:
-    """Gives every value a name: the program's, which must be unique, or t0, t1, ..."""
-    taken: dict[str, Tensor] = {}
-    for t in values:
-        if t.name and taken.setdefault(t.name, t) is not t:
-            raise UserError(f"two values are called {t.name!r}; give each its own name")
-    symbols = {v.name for t in values for s in t.shape for v in variables(s)}
-    number = 0
-    for t in values:
-        if t.name:
-            continue
-        while f"t{number}" in taken or f"t{number}" in symbols:
-            number += 1
-        t.name = f"t{number}"
-        taken[t.name] = t
-
-
 def constant_shape(t: Tensor) -> tuple[int, ...] | None:
     """The shape as integers, or None when an extent is symbolic."""
     sizes = [s.value for s in t.shape if isinstance(s, Int)]

@@ -21,6 +21,7 @@ from fusewright.fusion.laps import name_laps
 from fusewright.fusion.source import raising_line
 from fusewright.fusion.spec_text import is_spec_text, parse_spec
 from fusewright.fusion.trees import Tree
+from fusewright.fusion.value_names import give_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ def _assemble(
                 f"the value {t!r}: kernels hold no complex numbers; use two real arrays"
             )
     _give_sources(values)
-    ir.give_names(values)
+    give_names(values)
     return name_laps(Fusion(inputs, outputs, values, numbers))
 
 

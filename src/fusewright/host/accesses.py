@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright.core.conditions import less_equal, prove
-from fusewright.core.expr import Expr, Int, add, constant_value, mod, mul
+from fusewright.core.expr import Expr, Int, add, constant_value, floordiv, mod, mul
 from fusewright.host.ir import Binding, Box
 from fusewright.host.regions import Region, meet, region_of
 
@@ -73,15 +73,30 @@ def _span_within(b: Binding, pitch: Expr) -> Expr | None:
 
 def _holds_byte(a: Binding, b: Binding) -> bool:
     """Whether `a` surely touches the first or the last byte of `b`: one without holes that reaches
-    over it, or one that begins there as well."""
+    over it, one with the same steps of which `b` is a part, or one that begins there as well."""
     if a.anywhere or b.anywhere:
         return _covers(a, b) and a.content == a.nbytes
-    if a.offset == b.offset:
+    if a.offset == b.offset or _is_part(b, a):
         return True
     ends = b.offset, b.offset + b.nbytes - 1
     return a.content == a.nbytes and any(
         _at_most(a.offset, e) and _at_most(e + 1, a.offset + a.nbytes) for e in ends
     )
+
+
+def _is_part(b: Binding, a: Binding) -> bool:
+    """Whether one binding has the steps of the other and, along one axis, only some of its places:
+    rows of an array, or columns, beside all of them."""
+    first = add(b.offset, mul(a.offset, -1))
+    if a.width != b.width or [step for _, step in a.axes] != [step for _, step in b.axes]:
+        return False
+    for k, ((whole, step), (part, _)) in enumerate(zip(a.axes, b.axes, strict=True)):
+        alike = all(x == y for i, (x, y) in enumerate(zip(a.axes, b.axes, strict=True)) if i != k)
+        if alike and _at_most(Int(1), step) and mod(first, step) == Int(0):
+            begin = floordiv(first, step)
+            if _at_most(Int(0), begin) and _at_most(begin + part, whole):
+                return True
+    return False
 
 
 def _before(a: Binding, b: Binding) -> bool | None:
