@@ -13,7 +13,6 @@ import pytest
 import fusewright as fw
 from fusewright.axes.classes import AxisClass
 from fusewright.core.conditions import TRUE
-from fusewright.core.substitution import estimate
 from fusewright.driver import finish
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Fusion
@@ -287,16 +286,6 @@ def test_an_allocation_with_an_axis_twice_is_refused() -> None:
     tile.allocation = (*tile.allocation, tile.allocation[-1])
     with pytest.raises(ScheduleError, match="visited twice"):
         finish(flow, "k", TARGET, None)
-
-
-def test_what_runs_together_lies_in_long_runs() -> None:
-    """512 columns are 8 tiles: blocks that follow each other read whole rows, so that what runs at
-    the same time lies in one piece of memory. A result of 512 columns is written so anyway."""
-    long = fusion_of(permuted(1, 0), ((80_000, 512), "float16"))
-    for fusion in (long, fusion_of(permuted(1, 0), ((512, 80_000), "float16"))):
-        params = schedule_group(flow := Dataflow(fusion), TARGET)
-        assert (("far_first", True) in params.values) == (fusion is long)
-        assert (estimate(flow.outputs[0].loops[0].axis.extent)) <= 16
 
 
 MOVES_ACROSS: list[tuple[Callable[..., Any], Spec, tuple[int, ...]]] = [

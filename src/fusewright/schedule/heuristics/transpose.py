@@ -134,10 +134,6 @@ def _apply(flow: Dataflow, reference: Stage, plan: TransposePlan) -> bool:
         set_loops(flow, s, far.along(Parallel.SERIAL))
     if plan.far_width > 1:
         vectorize_accesses(flow, (*tiles.loads, *tiles.stores)[0])
-    if any(
-        x.parallel is Parallel.UNROLL and x.axis is far.lanes for s in tiles.loads for x in s.loops
-    ):
-        return False  # neighbours one by one are far apart
     for s in tiles.read_near:
         set_loops(flow, s, near.along())
     for s in tiles.written_far:
@@ -172,7 +168,7 @@ def _sides(flow: Dataflow, plan: TransposePlan) -> tuple[Side, Side]:
     nothing, _ = graph.split(near, plan.near_tile)
     rest = nothing if merged is None else merged.axis
     rest, planes = graph.split(rest, plan.planes)
-    blocks = _blocks(graph, near_out, far_out, rest, is_far_first=plan.is_far_first)
+    blocks = _blocks(graph, near_out, far_out, rest)
     reads_far = any(w.position is not None for w in plan.walks)
     writes_far = any(w.position is None for w in plan.walks)
     widths = (plan.near_width, plan.far_width)
@@ -182,14 +178,9 @@ def _sides(flow: Dataflow, plan: TransposePlan) -> tuple[Side, Side]:
     )
 
 
-def _blocks(
-    graph: AxisGraph, near: AxisClass, far: AxisClass, rest: AxisClass, *, is_far_first: bool
-) -> tuple[Loop, ...]:
-    """The grid: neighbouring tiles along the near dimension run together, or those along the far
-    one. A dimension of its own for each of the two spares the divisions; what may be too long for
-    that is merged."""
-    if is_far_first:
-        near, far = far, near
+def _blocks(graph: AxisGraph, near: AxisClass, far: AxisClass, rest: AxisClass) -> tuple[Loop, ...]:
+    """The grid: neighbouring tiles along the near dimension run together. A dimension of its own
+    for each of the two spares the divisions; what may be too long for that is merged."""
     if all(_fits_grid(c) for c in (far, rest)):
         bound = ((near, Parallel.BIDX), (far, Parallel.BIDY), (rest, Parallel.BIDZ))
     elif all(_fits_grid(c) for c in (near, far)):

@@ -13,9 +13,8 @@ are filled, lanes that lie beyond a dimension, accesses that are narrower than 1
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.axes.classes import AxisClass, AxisGraph
@@ -79,8 +78,6 @@ class TransposePlan:
     far_width: int
     walks: tuple[Walk, ...]
     nbytes: int
-    is_far_first: bool = False
-    """Whether neighbouring tiles along the far dimension run together."""
 
     @property
     def size(self) -> int:
@@ -97,7 +94,6 @@ class TransposePlan:
                 ("tile", f"{self.planes}x{self.far_tile}x{self.near_tile}"),
                 ("vectors", f"{self.far_width}, {self.near_width}"),
                 ("threads", self.threads),
-                *((("far_first", True),) if self.is_far_first else ()),
                 ("through_shared", ", ".join(names)),
             ),
         )
@@ -228,21 +224,7 @@ def _joined(graph: AxisGraph, found: Traffic, dims: Sequence[AxisClass]) -> Traf
 
 def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[TransposePlan]]:
     """The tiles of all crossings, the one that takes least for an element first; among equals the
-    square one, of the fewest dimensions. Behind these, for what is moved to places that no words
-    can be put together of, those of which it is read one by one."""
-    crossings = list(found)
-    yield from _rated(crossings, target)
-    moved = [c for c in crossings if c.widths[1] > _word_width(c.walks)]
-    if any(w.moved for c in moved for w in c.walks):
-        words = [replace(c, widths=(c.widths[0], _word_width(c.walks))) for c in moved]
-        yield from (c for c in _rated(words, target) if isinstance(c, Candidate))
-
-
-def _word_width(walks: Iterable[Walk]) -> int:
-    return min(w.word_width() for w in walks)
-
-
-def _rated(found: Iterable[Crossing], target: Target) -> Iterator[Listed[TransposePlan]]:
+    square one, of the fewest dimensions."""
     rated: list[tuple[float, Candidate[TransposePlan]]] = []
     refused: list[Refused] = []
     for c in found:
@@ -284,8 +266,7 @@ def _clocks(c: Crossing, plan: TransposePlan, target: Target) -> float:
     for (tile, dim, width, walks), through in zip(sides, (2 * loads, 2 * stores), strict=True):
         extent = estimate(dim.extent)
         lanes *= -(-extent // tile) * tile / extent
-        run = min(tile, extent)
-        nbytes += sum(_asked(w, run, min(width, w.word_width())) for w in walks)
+        nbytes += sum(_asked(w, min(tile, extent), width) for w in walks)
         sizes = [*(w.tensor.dtype.nbytes for w in walks), *[c.nbytes] * through]
         narrow += sum(width * n < MAX_VECTOR_NBYTES for n in sizes) / width
     start = START_CLOCKS * plan.threads / plan.size
@@ -316,7 +297,7 @@ def _asked(walk: Walk, run: int, width: int) -> float:
 def _plan_of(c: Crossing, tile: tuple[int, int], target: Target) -> TransposePlan:
     has_all = all(d in w.strides for w in c.walks for d in c.found.dims)
     most = c.budget // (tile[0] * tile[1]) if has_all else 1
-    plan = TransposePlan(
+    return TransposePlan(
         c.found.dims,
         c.near,
         c.far,
@@ -327,51 +308,6 @@ def _plan_of(c: Crossing, tile: tuple[int, int], target: Target) -> TransposePla
         c.walks,
         c.nbytes,
     )
-    return replace(plan, is_far_first=_is_far_first(c, plan, target))
-
-
-def _is_far_first(c: Crossing, plan: TransposePlan, target: Target) -> bool:
-    """Whether the tiles that run at the same time lie in longer runs of memory where neighbours
-    along the far dimension run together. What the running blocks touch of a row of memory is
-    brought in one piece, whoever asks for it: of two orders the better one has the longer runs on
-    the side whose runs are shorter.
-
-        x[481534, 512] -> y[512, 481534], tiles of 128 by 32, 1056 at a time
-        near first   270,336 neighbours of y, 32 of x
-        far first    66 * 128 neighbours of y, 512 of x, which are whole rows
-    """
-    sides = (c.near, plan.near_tile), (c.far, plan.far_tile)
-    if any(estimate(d.extent) <= tile for d, tile in sides):
-        return False
-    per_sm = min(
-        target.threads_per_sm // plan.threads,
-        target.shared_nbytes_per_sm // (plan.size * c.nbytes * len(c.walks)),
-    )
-    running = max(1, per_sm) * target.multiprocessors
-    near, far = sides
-    return _shortest_run(c, far, near, running) > _shortest_run(c, near, far, running)
-
-
-def _shortest_run(
-    c: Crossing, first: tuple[AxisClass, int], second: tuple[AxisClass, int], running: int
-) -> float:
-    """Bytes in a run of memory of what so many blocks touch, neighbours along the first dimension
-    running together, in the tensor whose runs are the shortest. Runs of whole rows go on with the
-    next row."""
-    (a, a_tile), (b, b_tile) = first, second
-    whole = estimate(a.extent), estimate(b.extent)
-    touched = (
-        min(whole[0], a_tile * running),
-        min(whole[1], b_tile * max(1, running * a_tile // whole[0])),
-    )
-    shortest = math.inf
-    for w in c.found.walks:
-        for own, (fast, slow) in enumerate(((a, b), (b, a))):
-            if w.fast is fast:
-                goes_on = touched[own] == whole[own] and runs_on(w.strides, slow, fast)
-                run = touched[own] * (touched[1 - own] if goes_on else 1)
-                shortest = min(shortest, run * w.tensor.dtype.nbytes)
-    return shortest
 
 
 def _tile(
