@@ -19,7 +19,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import numel
 from fusewright.schedule.nest import computed
-from fusewright.target import MAX_VECTOR_NBYTES
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,39 @@ class Walk:
         return next((d for d, stride in self.strides.items() if stride == ONE), None)
 
     def width(self) -> int:
-        """Elements along the fast dimension that one access may take, at most 16 bytes; what is
-        moved along it one by one. Reads that begin anywhere are not cut out of two words: tiles
-        whose rows have odd lengths took 1.04 and 1.08 times as long by those (float16 of rows that
-        no vector divides, one H200, 2026-11-26)."""
+        """Elements along the fast dimension that one access may take, at most 16 bytes. What is
+        read may begin anywhere, or be moved: it is cut, taken or put together out of two words,
+        where that takes fewer accesses than shorter words do. Of rows that begin inside of words
+        elements of less than a register are read in shorter words: to shift their bytes takes
+        longer (permutations of float16 and bfloat16 1.03 to 1.11 times, of float32 0.87 times;
+        H100, 2026-11-26)."""
+        word, full = self.word_width(), self._words_from()
+        is_read = self.fast is not None and self.position is not None
+        shifts = self.tensor.dtype.nbytes < REGISTER_NBYTES and not self._has_rows_of(full)
+        return full if is_read and 2 * word < full and not shifts else word
+
+    def word_width(self) -> int:
+        """The same where each access has to be a word of memory; what is moved along the fast
+        dimension is accessed one by one."""
         fast = self.fast
         if fast in self.moved:
             return 1
-        tensor = self.tensor
-        width = min(tensor.alignment, MAX_VECTOR_NBYTES) // tensor.dtype.nbytes or 1
-        while fast is not None and width > 1:
-            steps = [s for d, s in self.strides.items() if d is not fast]
-            if is_multiple(fast.extent, width) and all(is_multiple(s, width) for s in steps):
-                break
+        width = self._words_from()
+        while fast is not None and width > 1 and not self._has_rows_of(width):
             width //= 2
         return width
+
+    def _has_rows_of(self, width: int) -> bool:
+        """Whether rows along the fast dimension are so many elements each, or several times, and
+        begin so many apart."""
+        fast = self.fast
+        steps = [s for d, s in self.strides.items() if d is not fast]
+        own = fast is None or is_multiple(fast.extent, width)
+        return own and all(is_multiple(s, width) for s in steps)
+
+    def _words_from(self) -> int:
+        """Elements of a word of memory, counted from where the tensor begins."""
+        return min(self.tensor.alignment, MAX_VECTOR_NBYTES) // self.tensor.dtype.nbytes or 1
 
 
 @dataclass(frozen=True, slots=True)

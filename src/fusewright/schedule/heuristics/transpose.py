@@ -134,6 +134,10 @@ def _apply(flow: Dataflow, reference: Stage, plan: TransposePlan) -> bool:
         set_loops(flow, s, far.along(Parallel.SERIAL))
     if plan.far_width > 1:
         vectorize_accesses(flow, (*tiles.loads, *tiles.stores)[0])
+    if any(
+        x.parallel is Parallel.UNROLL and x.axis is far.lanes for s in tiles.loads for x in s.loops
+    ):
+        return False  # neighbours one by one are far apart
     for s in tiles.read_near:
         set_loops(flow, s, near.along())
     for s in tiles.written_far:

@@ -14,7 +14,7 @@ are filled, lanes that lie beyond a dimension, accesses that are narrower than 1
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fusewright.axes.classes import AxisClass, AxisGraph
@@ -224,7 +224,21 @@ def _joined(graph: AxisGraph, found: Traffic, dims: Sequence[AxisClass]) -> Traf
 
 def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[TransposePlan]]:
     """The tiles of all crossings, the one that takes least for an element first; among equals the
-    square one, of the fewest dimensions."""
+    square one, of the fewest dimensions. Behind these, for what is moved to places that no words
+    can be put together of, those of which it is read one by one."""
+    crossings = list(found)
+    yield from _rated(crossings, target)
+    moved = [c for c in crossings if c.widths[1] > _word_width(c.walks)]
+    if any(w.moved for c in moved for w in c.walks):
+        words = [replace(c, widths=(c.widths[0], _word_width(c.walks))) for c in moved]
+        yield from (c for c in _rated(words, target) if isinstance(c, Candidate))
+
+
+def _word_width(walks: Iterable[Walk]) -> int:
+    return min(w.word_width() for w in walks)
+
+
+def _rated(found: Iterable[Crossing], target: Target) -> Iterator[Listed[TransposePlan]]:
     rated: list[tuple[float, Candidate[TransposePlan]]] = []
     refused: list[Refused] = []
     for c in found:
@@ -266,7 +280,8 @@ def _clocks(c: Crossing, plan: TransposePlan, target: Target) -> float:
     for (tile, dim, width, walks), through in zip(sides, (2 * loads, 2 * stores), strict=True):
         extent = estimate(dim.extent)
         lanes *= -(-extent // tile) * tile / extent
-        nbytes += sum(_asked(w, min(tile, extent), width) for w in walks)
+        run = min(tile, extent)
+        nbytes += sum(_asked(w, run, min(width, w.word_width())) for w in walks)
         sizes = [*(w.tensor.dtype.nbytes for w in walks), *[c.nbytes] * through]
         narrow += sum(width * n < MAX_VECTOR_NBYTES for n in sizes) / width
     start = START_CLOCKS * plan.threads / plan.size
