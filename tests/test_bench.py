@@ -208,4 +208,5 @@ def test_the_ten_products_count_apart() -> None:
     assert said == [
         f"the ten: 0.800 of the best peer, worst 0.800 ({first})",
         f"the longer list: 2.000 of the best peer, worst 2.000 ({other})",
+        "neighbours keep 2.500 of the floor, worst 2.500 (x)",
     ]

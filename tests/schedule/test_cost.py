@@ -318,7 +318,7 @@ def test_a_scan_of_what_is_rolled_walks_down_its_columns() -> None:
 
     first, better = choice(rolled_scan, ((339, 5224, 32), "float16"))
     assert first.scheduler == "scan_rows"
-    assert better is not None and better.scheduler == "scan_columns"
+    assert better is not None and better.scheduler == "scan_columns_across"
     (kernel,) = fw.compile(
         fw.trace(rolled_scan, fw.TensorSpec((339, 5224, 32), "float16")), "sm_90a"
     ).kernels

@@ -16,7 +16,7 @@ from fusewright.target import target_of
 @pytest.mark.parametrize(
     ("fn", "shape", "scheduler"),
     [
-        (lambda x: fw.sum(x, axis=1), (2, 90_001), "inner_cluster_multi_pass"),
+        (lambda x: fw.sum(x, axis=1), (2, 60_001), "inner_cluster_multi_pass"),
         (lambda x: (fw.max(x, axis=0), fw.sum(x, axis=0)), (30_011, 7), "outer_cluster_multi_pass"),
     ],
 )

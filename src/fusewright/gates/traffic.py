@@ -63,7 +63,6 @@ EXEMPT: Mapping[str, Exempt] = {
         sectors=5.0,
         nbytes=90.0,
     ),
-    "cross_entropy_backward": Exempt("one block counts the rows that are kept", wavefronts=4.0),
     "embedding_backward": Exempt("a sum of products with a one-hot matrix", nbytes=17.0),
 }
 """By fusion; the reason says what would have to change."""

@@ -295,5 +295,7 @@ def _is_fused(node: Any, reasons: Mapping[Any, str]) -> bool:
 
 def _has_as_many(node: Any, product: Any) -> bool:
     """Whether a node's result has an element for each of a product's."""
-    sizes = (prod(map(hint, n.meta["val"].shape)) for n in (node, product))
-    return len(set(sizes)) == 1
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and prod(map(hint, value.shape)) == prod(
+        map(hint, product.meta["val"].shape)
+    )
