@@ -60,13 +60,15 @@ def are_shared_out(values: int, lanes: int, partials: int, nblocks: int = 1) -> 
 def cluster_meeting(values: int, lanes: int, partials: int, nblocks: int) -> Meeting:
     """The same where `nblocks` blocks of a cluster reduce together: every block gets all partials
     of all blocks, or its threads share its own partials first, and it gets a sum of each block. Two
-    more barriers stand between the steps of the latter."""
+    more barriers stand between the steps of the latter, which therefore has to be shorter both for
+    the schedulers, by instructions, and for the banks of shared memory, by what goes through."""
     direct = _all_handed_on(values, lanes, partials, nblocks)
     if partials == 1:
         return direct
     shared = _sums_handed_on(values, lanes, partials, nblocks)
     barriers = (shared.barriers - direct.barriers) * BARRIER_INSTRUCTIONS
-    return shared if shared.instructions + barriers < direct.instructions else direct
+    is_shorter = shared.instructions + barriers < direct.instructions
+    return shared if is_shorter and shared.through_shared < direct.through_shared else direct
 
 
 def _all_handed_on(values: int, lanes: int, partials: int, nblocks: int) -> Meeting:

@@ -233,7 +233,9 @@ def _touched(work: Work, share: float) -> float:
 def _alone(work: Work, target: Target) -> float:
     """Microseconds of a block that has a multiprocessor to itself."""
     known = target.calibration
-    own_exchanges = work.exchanges - work.cluster_exchanges + work.lane_exchanges * known.lanes_share
+    own_exchanges = (
+        work.exchanges - work.cluster_exchanges + work.lane_exchanges * known.lanes_share
+    )
     own = warps(work.threads) * work.instructions / ISSUE_PER_CLOCK
     dependent = work.instructions * known.dependent_clocks / PARTITIONS
     return (
