@@ -45,7 +45,9 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
             depth += 1
             times, barriers = _trips(flow, s), 1
             if isinstance(s.op, Scan):
-                own, place = _of_scan(s, among)
+                own, place, totals = _of_scan(s, among)
+                moved = totals * _size(_threads(s)) * s.dtype.compute.nbytes
+                through_shared += times * _results(flow, s) * moved
             elif any(x.parallel is not Parallel.TIDX for x in among):
                 met = _met_across(flow, s, among)
                 own, place = met.instructions, "across warps" if met.barriers else "between lanes"
@@ -139,9 +141,9 @@ def _of_row(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
     return steps + CODE.lanes_exchange + beside, "between lanes"
 
 
-def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place]:
+def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place, int]:
     """The same of one scan: steps between the lanes of a warp, then a pass over the totals of all
-    warps along it."""
+    warps along it, which every thread loads from shared memory; and how many these are."""
     beside = [x for x in s.loops if x.parallel.is_thread and x not in among]
     is_fast = any(x.parallel is Parallel.TIDX for x in among)
     apart = 1 if is_fast else _size(beside)
@@ -152,5 +154,5 @@ def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place]:
     words = -(-s.dtype.compute.nbytes // 4)
     within = steps * CODE.scan_step * words
     if warps == 1:
-        return within, "between lanes" if lanes > 1 else "in a thread"
-    return within + warps * CODE.scan_step * words + CODE.scan_block, "across warps"
+        return within, "between lanes" if lanes > 1 else "in a thread", 0
+    return within + warps * CODE.scan_step * words + CODE.scan_block, "across warps", warps
