@@ -9,12 +9,24 @@ import numpy as np
 import pytest
 from sync_kernels import syncs
 
+from fusewright.core.expr import Int
 from fusewright.errors import SpecError
 from fusewright.kir.analysis.hazards import sync_orders, unordered
 from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.clusters import cluster_barriers, exported_buffers
-from fusewright.kir.ir import Alloc, ClusterArrive, ClusterWait, Kernel, MbarExpect, RemoteStore
-from fusewright.kir.passes.expand_reductions import expand_reductions
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    ClusterArrive,
+    ClusterWait,
+    For,
+    Kernel,
+    Load,
+    MbarExpect,
+    RemoteStore,
+    Store,
+)
+from fusewright.kir.passes.expand_reductions import expand_reductions, group_of
 from fusewright.kir.passes.pack_shared import pack_shared
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.prune_syncs import prune_syncs
@@ -22,6 +34,8 @@ from fusewright.kir.pipeline import Options, run_pipeline
 from fusewright.kir.spec import Stage, check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
+from fusewright.memory import Memory
+from fusewright.schedule.block_reduction import are_shared_out, cluster_meeting
 from fusewright.sim.machine import simulate
 from fusewright.target import target_of
 
@@ -296,6 +310,79 @@ def test_reductions_over_a_cluster(block: tuple[int, ...], dims: str, size: int)
     axes = tuple(1 + order.index(d) for d in dims.split(", "))
     want = np.broadcast_to(cube.sum(axis=axes, keepdims=True), cube.shape)
     assert np.array_equal(y.reshape(cube.shape), want)
+
+
+def sums_of_threads(block: tuple[int, int], size: int, count: int) -> Kernel:
+    """Every thread has `count` values, each added up over the second dimension and the cluster."""
+    n = count * math.prod(block)
+    at = f"{size * n}*bx + {n}*cx + {count}*(tx + {block[0]}*ty)"
+    reduce = "thread_reduce.add(r[{0}]) over (ty, cx) identity 0.0:float32"
+    lines = [f"r[{i}] = load x[{at} + {i}]" for i in range(count)]
+    lines += [f"r[{i}] = {reduce.format(i)}" for i in range(count)]
+    lines += [f"store y[{at} + {i}] = r[{i}]" for i in range(count)]
+    body = "\n".join(lines)
+    return parse_kernel(f"""kernel reduce {{
+      param x: float32[{2 * size * n}]
+      param y: float32[{2 * size * n}]
+      grid (bx < 2)
+      block (tx < {block[0]}, ty < {block[1]})
+      cluster (cx < {size})
+      local r: float32[{count}]
+      {body}
+    }}""")
+
+
+@pytest.mark.parametrize("size", [3, 8])
+@pytest.mark.parametrize("count", [1, 8, 19])
+@pytest.mark.parametrize(
+    "block", [(6, 32), (8, 32), (32, 8), (1, 256), (2, 16), (5, 96), (48, 2), (4, 8)]
+)
+def test_sums_of_many_threads_and_blocks(block: tuple[int, int], count: int, size: int) -> None:
+    """Right, no races, and what threads hand each other is what the model counts."""
+    start = sums_of_threads(block, size, count)
+    group = group_of(start, ("ty",))
+    expected = cluster_meeting(count, group.lanes, group.rest, size)
+    k = run_pipeline(start, TARGET)
+    x = np.random.default_rng(count).integers(-9, 9, int(str(k.params[0].size)))
+    x, y = x.astype(np.float32), np.zeros(x.size, np.float32)
+    result = simulate(k, dict(zip(k.params, (x, y), strict=True)), outputs=k.params[1:])
+    assert result.races == []
+    cube = x.reshape(2, size, block[1], block[0], count)
+    want = np.broadcast_to(cube.sum(axis=(1, 2), keepdims=True), cube.shape)
+    assert np.array_equal(y.reshape(cube.shape), want)
+    expanded = expand_reductions(start)
+    sent = [s for s in walk_statements(expanded) if isinstance(s, RemoteStore)]
+    shares = are_shared_out(count, group.lanes, group.rest, size)
+    assert {s.dst.name.rstrip("0123456789") for s in sent} == {"handed" if shares else "workspace"}
+    assert expected.barriers == (3 if shares else 1)
+    if shares:
+        assert expected.through_shared == moved(expanded.body, group.lanes)
+
+
+def moved(body: Body, lanes: int, trips: int = 1) -> float:
+    """Elements that a thread hands to others by way of shared memory: `lanes` of a warp share the
+    stores of partials."""
+    total = 0.0
+    for s in body:
+        match s:
+            case For(extent=Int(value=n)):
+                total += moved(s.body, lanes, trips * n)
+            case Load(src=buffer) | RemoteStore(dst=buffer) if buffer.memory is Memory.SHARED:
+                total += trips
+            case Store(dst=buffer) if buffer.memory is Memory.SHARED:
+                total += trips / (lanes if buffer.name.startswith("workspace") else 1)
+            case _:
+                pass
+    return total
+
+
+def test_columns_of_a_cluster_hand_on_sums() -> None:
+    """Of 6 by 32 threads of 8 blocks each would load 256 partials of each of 8 columns."""
+    shared, loads = cluster_meeting(8, 1, 32, 8), 8 * 32 * 8
+    assert shared.barriers == 3
+    assert shared.through_shared < loads / 20
+    rows = cluster_meeting(1, 32, 8, 8)  # a row of 8 warps: one exchange is enough
+    assert rows.barriers == 1
 
 
 def test_all_blocks_get_the_same_bits() -> None:

@@ -122,7 +122,8 @@ def test_exchanges_between_lanes_cost_a_share_of_those_across_warps() -> None:
 
 def test_exchanges_between_blocks_cost_more_than_inside() -> None:
     reduce = dataclasses.replace(STREAM, exchanges=4)
-    assert us(reduce, cluster=2) > us(reduce)
+    assert us(reduce, cluster=2, cluster_exchanges=4) > us(reduce)
+    assert us(reduce, cluster=2) == us(reduce)
 
 
 # --- counts -------------------------------------------------------------------------------------

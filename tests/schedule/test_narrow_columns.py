@@ -29,7 +29,7 @@ def _program(fn: Callable[[fw.Array], fw.Array], shape: tuple[int, ...], dtype: 
     [
         (softmax, (140, 3001, 8), "bfloat16", 2),
         (softmax, (40, 2101, 16), "float32", 8),
-        (norm, (135, 1203, 8), "float32", 1),
+        (norm, (135, 1203, 8), "float32", 2),
         (norm, (36, 5001, 8), "bfloat16", 4),
     ],
 )

@@ -46,6 +46,38 @@ def test_first_plans(
     assert (found["scheduler"], found["run"], found["along"]) == (scheduler, run, along)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "along"),
+    [
+        (7360, 9218, 16),  # 144 blocks: half the steps of blocks of 256 threads
+        (7360, 92160, 8),  # blocks enough to fill the multiprocessors
+        (7360, 9216, 32),  # wide vectors: half as many side by side, which wait for memory only
+    ],
+)
+def test_few_columns_take_larger_blocks(rows: int, columns: int, along: int) -> None:
+    spec = fw.TensorSpec((rows, columns), "float16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=0), spec)).kernels
+    assert _plan(kernel)["along"] == along
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_blocks_of_more_warps_scan_columns_right(reverse: bool) -> None:
+    spec = fw.TensorSpec((1500, 131), "int32")
+
+    def scan(x: fw.Array) -> fw.Array:
+        return fw.cumulative_sum(fw.flip(x, axis=0) if reverse else x, axis=0)
+
+    program = fw.compile(fw.trace(scan, spec))
+    (kernel,) = program.kernels
+    plan = _plan(kernel)
+    assert isinstance(plan["along"], int) and isinstance(plan["beside"], int)
+    assert plan["along"] * plan["beside"] > 256
+    x = np.random.default_rng(1).integers(-99, 99, (1500, 131)).astype(np.int32)
+    result = program.simulate(x)
+    assert not result.races
+    assert np.array_equal(result.outputs[0], np.cumsum(x[::-1] if reverse else x, axis=0))
+
+
 def test_rows_that_lie_apart_do_not_go_through_shared_memory() -> None:
     kernel = _kernel((40_000, 7), "int32", strides=(8, 1))
     assert _plan(kernel)["scheduler"] == "scan_rows"

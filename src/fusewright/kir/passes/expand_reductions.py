@@ -14,9 +14,10 @@ digits:
 The last form needs one barrier, between the stores and the loads. Where a thread has many such
 values (the columns of a vector), the threads of the group share them: each adds up some, and a
 second barrier stands before the sums are loaded. A reduction over the blocks of a cluster takes the
-first form of it: the number of the block is one more high digit, and each partial is stored into
-the workspaces of all blocks, which then combine the same values in the same order. All orders of
-combination depend on the shape of the block and of the cluster alone.
+form that is shorter (`cluster_meeting`): the number of the block is one more high digit, and each
+partial is stored into the workspaces of all blocks; or threads share the partials of their block,
+and each hands only sums to all blocks. The blocks then combine the same values in the same order.
+All orders of combination depend on the shape of the block and of the cluster alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import TypeVar
 import numpy as np
 
 from fusewright.core.atoms import minimum, xor
-from fusewright.core.conditions import TRUE, all_of, equal, less, less_equal, prove
+from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, less_equal, prove
 from fusewright.core.expr import ZERO, Expr, Int, Var, floordiv, mod
 from fusewright.errors import InternalError
 from fusewright.kir.ir import (
@@ -127,6 +128,11 @@ class ThreadGroup:
     def lane(self) -> Expr:
         """The number of a thread among the `lanes` that hold one partial."""
         return _mixed((d.low, d.clean) for d in self.reduced)
+
+    @property
+    def number(self) -> Expr:
+        """The number of a thread within its group: those that hold one partial lie together."""
+        return self.position * self.lanes + self.lane
 
     @property
     def position(self) -> Expr:
@@ -255,6 +261,24 @@ class _Workspace:
         return self.base + position * self.stride
 
 
+@dataclass(frozen=True, slots=True)
+class _Adder:
+    """Adds up in `total`, by way of `part`, what lies in rows of `row` elements."""
+
+    reduction: ThreadReduce
+    total: Reg
+    part: Reg
+    row: int
+
+    def added_up(self, rows: Buffer, count: int, at: Expr, exists: Cond) -> list[Statement]:
+        """total = rows[at] + rows[row + at] + .., `count` of them, where there are such elements:
+        those of neighbouring threads lie side by side."""
+        r, k = self.reduction, Var("k", 0, count - 1)
+        load = Load(self.part, rows, k * self.row + at, 1, exists, r.identity)
+        add = Compute(r.fn, self.total, (self.total, self.part))
+        return [Compute("copy", self.total, (r.identity,)), For(k, Int(count), (load, add))]
+
+
 class _Expander:
     """Expands the ThreadReduces of one kernel; numbers the buffers it makes."""
 
@@ -286,43 +310,75 @@ class _Expander:
         for first in run:
             alike = [r for r in run if (r.fn, r.dims) == (first.fn, first.dims)]
             alike = [r for r in alike if r.src.buffer.dtype is first.src.buffer.dtype]
-            group = group_of(self._kernel, first.dims)
-            if self._crosses_blocks(first):
-                continue
-            if are_shared_out(len(alike), group.lanes, group.rest):
+            group, nblocks = self._group_in_block(first), self._blocks_of(first)
+            if are_shared_out(len(alike), group.lanes, group.rest, nblocks):
                 return alike
         return []
+
+    def _group_in_block(self, r: ThreadReduce) -> ThreadGroup:
+        """The threads of a block that reduce together, whether other blocks take part or not."""
+        return group_of(self._kernel, tuple(d for d in r.dims if d in DIMS))
+
+    def _blocks_of(self, r: ThreadReduce) -> int:
+        """The blocks that reduce together."""
+        return self._kernel.cluster_size if self._crosses_blocks(r) else 1
 
     def _crosses_blocks(self, r: ThreadReduce) -> bool:
         return any(dim.var.name in r.dims for dim in self._kernel.cluster)
 
     def _expand_shared(self, run: list[ThreadReduce]) -> list[Statement]:
-        """Every thread stores a partial for each reduction; the thread at position p of its group
-        adds up those of reductions p, p + rest, ..; every thread loads all sums."""
-        group, first = group_of(self._kernel, run[0].dims), run[0]
+        """One thread for each partial of a block stores it, for each reduction; thread p of its
+        group adds up those of reductions p, p + size, ..; every thread loads all sums. Where the
+        blocks of a cluster reduce together, thread p hands its sums to all blocks, and adds up
+        what all of them handed to its own."""
+        group, first = self._group_in_block(run[0]), run[0]
         self._count += 1
-        rest, groups, count = group.rest, group.groups, len(run)
-        rounds = -(-count // rest)
-        partials = self._buffer("workspace", first, count * rest * groups, Memory.SHARED)
-        sums = self._buffer("sums", first, count * groups, Memory.SHARED)
-        total = self._buffer("total", first, 1, Memory.LOCAL)
-        part = self._buffer("part", first, 1, Memory.LOCAL)
-        out: list[Statement] = [Alloc(partials), Alloc(sums), Alloc(total), Alloc(part)]
+        nblocks, row = self._blocks_of(first), len(run) * group.groups
+        partials = self._buffer("workspace", first, row * group.rest, Memory.SHARED)
+        sums = self._buffer("sums", first, row, Memory.SHARED)
+        total = Reg(self._buffer("total", first, 1, Memory.LOCAL))
+        part = Reg(self._buffer("part", first, 1, Memory.LOCAL))
+        adder = _Adder(first, total, part, row)
+        out: list[Statement] = [*map(Alloc, (partials, sums, total.buffer, part.buffer))]
+        out += self._within_warps(run, group)
         for i, r in enumerate(run):
-            place = (group.position + i * rest) * groups + group.key
-            out.append(Store(partials, place, r.src))
-        for n in range(rounds):
-            mine = group.position + n * rest
-            k = Var("k", 0, rest - 1)
-            place = (k + mine * rest) * groups + group.key
-            exists = less(mine, count)
-            out.append(Compute("copy", Reg(total), (first.identity,)))
-            load = Load(Reg(part), partials, place, 1, exists, first.identity)
-            out.append(
-                For(k, Int(rest), (load, Compute(first.fn, Reg(total), (Reg(total), Reg(part)))))
-            )
-            out.append(Store(sums, mine * groups + group.key, Reg(total), predicate=exists))
-        out += [Load(r.dst, sums, group.key + i * groups) for i, r in enumerate(run)]
+            place = group.position * row + i * group.groups + group.key
+            source = r.src if group.lanes == 1 else r.dst
+            out.append(Store(partials, place, source, predicate=equal(group.lane, 0)))
+        own = [group.number + n for n in range(0, len(run), group.rest * group.lanes)]
+        shares = [(n * group.groups + group.key, less(n, len(run))) for n in own]
+        if nblocks > 1:
+            handed = self._buffer("handed", first, row * nblocks, Memory.SHARED)
+            out.append(Alloc(handed))
+            for at, exists in shares:
+                out += adder.added_up(partials, group.rest, at, exists)
+                out += self._handed_on(handed, row, at, total, exists)
+            partials = handed
+        for at, exists in shares:
+            out += adder.added_up(partials, nblocks if nblocks > 1 else group.rest, at, exists)
+            out.append(Store(sums, at, total, predicate=exists))
+        out += [Load(r.dst, sums, group.key + i * group.groups) for i, r in enumerate(run)]
+        return out
+
+    def _handed_on(
+        self, handed: Buffer, row: int, at: Expr, total: Reg, exists: Cond
+    ) -> list[Statement]:
+        """Stores a sum of this block in a row of its own in every block of the cluster."""
+        (dim,) = self._kernel.cluster
+        place = dim.var * row + at
+        blocks = range(self._kernel.cluster_size)
+        return [RemoteStore(handed, place, Int(b), total, predicate=exists) for b in blocks]
+
+    def _within_warps(self, run: list[ThreadReduce], group: ThreadGroup) -> list[Statement]:
+        """What the lanes of a warp add up among themselves, for each reduction."""
+        if group.lanes == 1:
+            return []
+        lane = self._buffer("lane", run[0], 1, Memory.LOCAL)
+        out: list[Statement] = [Alloc(lane)]
+        for r in run:
+            if not _same_register(r.src, r.dst):
+                out.append(Compute("copy", r.dst, (r.src,)))
+            out += _butterflies(r, group.masks, lane)
         return out
 
     def _plan(self, r: ThreadReduce) -> _Plan:

@@ -233,13 +233,16 @@ def _touched(work: Work, share: float) -> float:
 def _alone(work: Work, target: Target) -> float:
     """Microseconds of a block that has a multiprocessor to itself."""
     known = target.calibration
-    exchange = known.cluster_exchange_us if work.cluster > 1 else known.exchange_us
+    own_exchanges = (
+        work.exchanges - work.cluster_exchanges + work.lane_exchanges * known.lanes_share
+    )
     own = warps(work.threads) * work.instructions / ISSUE_PER_CLOCK
     dependent = work.instructions * known.dependent_clocks / PARTITIONS
     return (
         known.start_us
         + work.loads * known.memory_latency_us
-        + (work.exchanges + work.lane_exchanges * known.lanes_share) * exchange
+        + own_exchanges * known.exchange_us
+        + work.cluster_exchanges * known.cluster_exchange_us
         + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )

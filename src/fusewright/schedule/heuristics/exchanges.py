@@ -10,7 +10,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Scan
-from fusewright.schedule.block_reduction import Meeting, meeting
+from fusewright.schedule.block_reduction import Meeting, cluster_meeting, meeting
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import THREAD_DIMS, Loop, Parallel
 from fusewright.target import WARP_SIZE
@@ -23,12 +23,13 @@ class Exchanges:
     """Of a thread: the exchanges that follow each other, as those of one depth take place together,
     across the warps of its block (their barriers) and between the lanes of its warp, and the
     instructions of all. Of a block: the bytes that threads along several dimensions hand each other
-    in shared memory."""
+    in shared memory. Of those across warps, the ones `between_blocks` of a cluster."""
 
     across: float
     between_lanes: float
     instructions: float
     through_shared: float = 0.0
+    between_blocks: float = 0.0
 
 
 def exchanges_of(flow: Dataflow) -> Exchanges:
@@ -36,6 +37,7 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
     depths: dict[Stage, int] = {}
     instructions = through_shared = 0.0
     levels: dict[Place, dict[int, float]] = {"across warps": {}, "between lanes": {}}
+    between_blocks: dict[int, float] = {}
     for s in flow.stages:
         depth = max((depths[o] for o in s.operands), default=0)
         among = _threads_of(flow, s)
@@ -43,7 +45,9 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
             depth += 1
             times, barriers = _trips(flow, s), 1
             if isinstance(s.op, Scan):
-                own, place = _of_scan(s, among)
+                own, place, totals = _of_scan(s, among)
+                moved = totals * _size(_threads(s)) * s.dtype.compute.nbytes
+                through_shared += times * _results(flow, s) * moved
             elif any(x.parallel is not Parallel.TIDX for x in among):
                 met = _met_across(flow, s, among)
                 own, place = met.instructions, "across warps" if met.barriers else "between lanes"
@@ -52,14 +56,18 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
                 through_shared += times * threads * met.through_shared * s.dtype.compute.nbytes
             else:
                 own, place = _of_row(flow, s, among)
+                place = "across warps" if _blocks_of(flow, s) else place
             instructions += times * own
             if place in levels:
                 follow = times * barriers
                 levels[place][depth] = max(levels[place].get(depth, 0.0), follow)
+            if place == "across warps" and _blocks_of(flow, s):
+                between_blocks[depth] = max(between_blocks.get(depth, 0.0), times)
         depths[s] = depth
     across, lanes = levels["across warps"], levels["between lanes"]
     alone = sum(times for depth, times in lanes.items() if depth not in across)
-    return Exchanges(sum(across.values()), alone, instructions, through_shared)
+    crossing = sum(between_blocks.values())
+    return Exchanges(sum(across.values()), alone, instructions, through_shared, crossing)
 
 
 def _along(s: Stage) -> tuple[AxisClass, ...]:
@@ -110,7 +118,16 @@ def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> Meeting:
         inside = min(extent & -extent, room)
         lanes *= inside if x in among else 1
         room = room // inside if inside == extent else 1
-    return meeting(_results(flow, s), lanes, _size(among) // lanes)
+    partials, nblocks = _size(among) // lanes, _size(_blocks_of(flow, s))
+    if nblocks > 1:
+        return cluster_meeting(_results(flow, s), lanes, partials, nblocks)
+    return meeting(_results(flow, s), lanes, partials)
+
+
+def _blocks_of(flow: Dataflow, s: Stage) -> list[Loop]:
+    """The loops over blocks of a cluster that reduce together."""
+    blocks = (x for x in s.loops if x.parallel is Parallel.CLUSTERX)
+    return [x for x in blocks if flow.graph.depends(x.axis, _along(s))]
 
 
 def _of_row(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
@@ -124,9 +141,9 @@ def _of_row(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
     return steps + CODE.lanes_exchange + beside, "between lanes"
 
 
-def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place]:
+def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place, int]:
     """The same of one scan: steps between the lanes of a warp, then a pass over the totals of all
-    warps along it."""
+    warps along it, which every thread loads from shared memory; and how many these are."""
     beside = [x for x in s.loops if x.parallel.is_thread and x not in among]
     is_fast = any(x.parallel is Parallel.TIDX for x in among)
     apart = 1 if is_fast else _size(beside)
@@ -137,5 +154,5 @@ def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place]:
     words = -(-s.dtype.compute.nbytes // 4)
     within = steps * CODE.scan_step * words
     if warps == 1:
-        return within, "between lanes" if lanes > 1 else "in a thread"
-    return within + warps * CODE.scan_step * words + CODE.scan_block, "across warps"
+        return within, "between lanes" if lanes > 1 else "in a thread", 0
+    return within + warps * CODE.scan_step * words + CODE.scan_block, "across warps", warps

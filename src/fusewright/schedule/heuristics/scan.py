@@ -42,7 +42,13 @@ from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import (
+    MAX_THREADS_PER_BLOCK,
+    MAX_VECTOR_NBYTES,
+    SECTOR_NBYTES,
+    WARP_SIZE,
+    Target,
+)
 
 THREADS = 256
 """Threads of a block of several lines."""
@@ -174,9 +180,11 @@ class ScanScheduler:
                 yield ScanPlan(True, self._vector, run, along, beside)
 
     def _columns(self) -> Iterator[ScanPlan]:
-        """A warp side by side, as many down the block as fill it; fewer where columns abound. Not
-        more side by side than lines are neighbours in memory, and fewer, as long as they fill a
-        sector, where blocks would be too few for the multiprocessors."""
+        """A warp side by side, as many down the block as fill it; fewer where columns abound, and
+        twice as many where blocks are so few that multiprocessors have threads for them: a block
+        then takes half the steps, of which each waits for memory and for the exchange. Not more
+        side by side than lines are neighbours in memory, and fewer, as long as they fill a sector,
+        where blocks would be too few for the multiprocessors."""
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
         side = min(side, power_of_two(-(-self._neighbours // self._vector)))
         least = min(side, max(1, SECTOR_NBYTES // (self._vector * self._nbytes)))
@@ -187,6 +195,10 @@ class ScanScheduler:
         for along in (down // 4, down) if crowded else (down, down // 2):
             if along >= 1:
                 yield ScanPlan(False, self._vector, RUN, along, side)
+        blocks = -(-self._lines // (self._vector * side))
+        room = self._target.threads_per_sm * self._target.multiprocessors // blocks
+        if 2 * down * side <= min(room, MAX_THREADS_PER_BLOCK) and 2 * RUN * down <= self._length:
+            yield ScanPlan(False, self._vector, RUN, 2 * down, side)
 
     def _across(self) -> Iterator[ScanPlan]:
         """Lines of which each lies in a row of its own, side by side in the threads of a warp as

@@ -72,7 +72,8 @@ class Array:
 @dataclass(frozen=True, slots=True)
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
-    `exchanges` across warps that follow each other, each ending at a barrier, `lane_exchanges`
+    `exchanges` across warps that follow each other, each ending at a barrier, `cluster_exchanges`,
+    those of them at which the blocks of a cluster meet, `lane_exchanges`
     between the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
     and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
@@ -96,6 +97,7 @@ class Work:
     product: ProductWork | None = None
     warp_pairs: float = 0.0
     addressing: float = 0.0
+    cluster_exchanges: float = 0.0
     lane_exchanges: float = 0.0
 
 
@@ -127,6 +129,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         + sum(w.through_shared for w in by_warps)
         + exchanges.through_shared,
         exchanges=exchanges.across,
+        cluster_exchanges=exchanges.between_blocks,
         lane_exchanges=exchanges.between_lanes,
         loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
         registers=_registers(stages) + sum(w.registers for w in by_warps),
@@ -161,6 +164,7 @@ def side_by_side(works: Sequence[Work]) -> Work:
         shared_nbytes=max(w.shared_nbytes for w in works),
         through_shared=mean(lambda w: w.through_shared),
         exchanges=max(w.exchanges for w in works),
+        cluster_exchanges=max(w.cluster_exchanges for w in works),
         lane_exchanges=max(w.lane_exchanges for w in works),
         loads=mean(lambda w: w.loads),
         registers=max(w.registers for w in works),
