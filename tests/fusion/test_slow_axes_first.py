@@ -3,12 +3,14 @@ side."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 import fusewright as fw
 from fusewright.forms import prepare
-from fusewright.fusion.ir import Reduce
+from fusewright.fusion.ir import Reduce, constant_shape
 from fusewright.target import target_of
 
 S = fw.TensorSpec
@@ -18,6 +20,13 @@ def reductions(shape: tuple[int, ...], axis: tuple[int, ...], dtype: str = "bflo
     """The rank of what each reduction of the prepared fusion makes, in order."""
     fusion = prepare(fw.trace(lambda x: fw.max(x, axis=axis), S(shape, dtype)), target_of("sm_90a"))
     return [t.ndim for t in fusion.values if isinstance(t.op, Reduce)]
+
+
+def results(shape: tuple[int, ...], axis: tuple[int, ...]) -> list[int]:
+    """The elements of what each reduction of the prepared fusion makes, in order."""
+    fusion = prepare(fw.trace(lambda x: fw.max(x, axis=axis), S(shape)), target_of("sm_90a"))
+    made = [t for t in fusion.values if isinstance(t.op, Reduce)]
+    return [math.prod(constant_shape(t) or ()) for t in made]
 
 
 def test_the_fast_axis_is_reduced_with_the_parts() -> None:
@@ -39,6 +48,22 @@ def test_many_results_of_long_columns_need_no_parts_but_runs() -> None:
     assert reductions((64, 352, 260, 2), (0, 1, 3)) == [3, 1]
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "plain", "plain_axis"),
+    [
+        ((4096, 60000, 1), (0, 2), (4096, 60000), (0,)),
+        ((4096, 1, 60000, 1), (0, 1, 3), (4096, 60000), (0,)),
+        ((64, 352, 260, 2, 1), (0, 1, 3), (64, 352, 260, 2), (0, 1, 3)),
+        ((64, 352, 260, 1, 2), (0, 1, 3, 4), (64, 352, 260, 2), (0, 1, 3)),
+        ((9000, 1, 64), (0, 2), (9000, 64), (0, 1)),
+    ],
+)
+def test_axes_of_one_element_are_no_runs_and_part_none(
+    shape: tuple[int, ...], axis: tuple[int, ...], plain: tuple[int, ...], plain_axis: tuple[int]
+) -> None:
+    assert results(shape, axis) == results(plain, plain_axis)
+
+
 def test_operands_that_are_needed_again_are_reduced_at_once() -> None:
     def centred(x: fw.Array) -> fw.Array:
         return x - fw.mean(x, axis=(0, 2), keepdims=True)
@@ -49,7 +74,7 @@ def test_operands_that_are_needed_again_are_reduced_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["sum", "max", "prod"])
 @pytest.mark.parametrize(
-    "shape", [(1835, 5, 31, 4), (70000, 3, 3), (999, 8, 40, 1, 2), (130, 401, 6)]
+    "shape", [(1835, 5, 31, 4), (70000, 3, 3), (999, 8, 40, 1, 2), (130, 401, 6), (999, 321, 1)]
 )
 def test_kernels_agree_with_the_oracle(name: str, shape: tuple[int, ...]) -> None:
     axis = (0, len(shape) - 1)

@@ -158,8 +158,10 @@ def inputs_of(t: Tensor) -> list[Tensor]:
 
 def held_of(inputs: Iterable[Tensor], total: int, row: int, sums: int) -> Held:
     """What registers hold of rows of `row` elements, `total` in all: of these inputs, and `sums`
-    of every column. An input with one element in its fast axis varies from row to row only."""
-    sizes = [(_numel(x), x.dtype.nbytes) for x in inputs if x.shape and x.shape[-1] != ONE]
+    of every column. An input with one element in its last axis, that has not all elements, varies
+    from row to row only."""
+    numbered = [(_numel(x), x) for x in inputs if x.shape]
+    sizes = [(n, x.dtype.nbytes) for n, x in numbered if n == total or x.shape[-1] != ONE]
     moving, shared = (tuple(sorted(b for n, b in sizes if n == m)) for m in (total, row))
     return Held(moving, shared, sums)
 

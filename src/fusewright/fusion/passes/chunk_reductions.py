@@ -81,7 +81,7 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     """
     wanted: dict[Tensor, tuple[Pair, Partition]] = {}
     for t in fusion.values:
-        pair = _pair(t)
+        pair = pair_of(t)
         cut = None if pair is None else pair.partition(target)
         if pair is None or cut is None:
             continue
@@ -100,7 +100,8 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     return rebuild(fusion, replace) if wanted else fusion
 
 
-def _pair(t: Tensor) -> Pair | None:
+def pair_of(t: Tensor) -> Pair | None:
+    """The pair whose second reduction this is; None for other values."""
     if not isinstance(t.op, Reduce) or t.op.fn != "add":
         return None
     found = _matched(t.op.operands[0], t.op.axes)

@@ -10,6 +10,9 @@ axis up to which a block holds what is faster in memory:
 
     m = max(x, 1);  s = sum(x, 0)                 x of (74, 821504)
         ->   y = reshape(x, (74, 256, 3209));  m = max(max(y, 2), 1);  s = reshape(sum(y, 0))
+
+A variance of such rows is combined from those of the chunks, as in `chunk_reductions`, so that it
+does not read x a second time.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, Int
+from fusewright.core.substitution import estimate
 from fusewright.fusion import build
 from fusewright.fusion.inputs_behind import in_memory_order
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
@@ -28,7 +32,9 @@ from fusewright.fusion.partitioning import (
     divisors,
     held_of,
     inputs_of,
+    is_read_again,
 )
+from fusewright.fusion.passes.chunk_reductions import Pair, pair_of
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import Target
@@ -64,7 +70,16 @@ def rows_of_reductions(fusion: Fusion, target: Target) -> Fusion:
         if axes:
             ways |= dict.fromkeys(reductions, _held_rows(source, axes, reductions, target))
 
+    pairs = {p.first: p for t in fusion.values if (p := _chunked_pair(t, ways, fusion))}
+    seconds = {p.second for p in pairs.values()}
+    made: dict[Tensor, Tensor] = {}
+
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if t in pairs:
+            first, made[pairs[t].second] = _variance(t, operands[0], ways[t])
+            return first
+        if t in seconds:
+            return made[t]
         return _by_rows(t, operands[0], ways[t]) if t in ways else None
 
     return cse(rebuild(fusion, replace)) if ways else fusion
@@ -117,24 +132,73 @@ def _held_rows(
     return found
 
 
+def _chunked_pair(t: Tensor, ways: Mapping[Tensor, Rows], fusion: Fusion) -> Pair | None:
+    """The sum and the sum of squares around the mean, of which this is the second, if both are
+    along rows that are cut in chunks, and nothing of the rows' size is computed from them."""
+    pair = pair_of(t)
+    if pair is None or pair.kind != "variance" or pair.first not in ways:
+        return None
+    is_cut = ways[pair.first].cut in pair.axes
+    return pair if is_cut and not is_read_again(t, pair.facts.total, fusion) else None
+
+
 def _by_rows(t: Tensor, source: Tensor, rows: Rows) -> Tensor | None:
     fn, axes = _op(t).fn, _axes(t)
-    wide = build.cast(source, t.dtype.compute)
     if rows.cut is not None:
-        cut = rows.cut
-        chunks = (wide.shape[cut] // rows.length, Int(rows.length))
-        shape = (*wide.shape[:cut], *chunks, *wide.shape[cut + 1 :])
-        wide = build.reshape("rows_of_reductions", wide, shape)
-        moved = {a: a + (a >= cut) for a in range(source.ndim)}
-        if cut not in axes:
-            kept = build.reduce(fn, wide, tuple(moved[a] for a in axes))
+        wide, first, rest = _in_chunks(t, source, rows, rows.cut)
+        if rows.cut not in axes:
+            kept = build.reduce(fn, wide, rest)
             return build.cast(build.reshape("rows_of_reductions", kept, t.shape), t.dtype)
-        first = tuple(moved[a] for a in rows.axes)
-        rest = (cut, *(moved[a] for a in axes if a not in rows.axes))
-        return _in_steps(t, wide, first, tuple(sorted(rest)))
+        return _in_steps(t, wide, first, rest)
     rest = tuple(a for a in axes if a not in rows.axes)
     sized = [a for a in rest if source.shape[a] != ONE]
-    return _in_steps(t, wide, rows.axes, rest) if sized and set(axes) & set(rows.axes) else None
+    if not sized or not set(axes) & set(rows.axes):
+        return None
+    return _in_steps(t, build.cast(source, t.dtype.compute), rows.axes, rest)
+
+
+def _in_chunks(
+    t: Tensor, source: Tensor, rows: Rows, cut: int
+) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+    """The operand of a reduction with its rows in chunks, and the axes of it that are reduced: those
+    of a chunk, and the others."""
+    wide = build.cast(source, t.dtype.compute)
+    chunks = (wide.shape[cut] // rows.length, Int(rows.length))
+    shape = (*wide.shape[:cut], *chunks, *wide.shape[cut + 1 :])
+    moved = {a: a + (a >= cut) for a in range(source.ndim)}
+    along = [a for a in rows.axes if a in _axes(t)]
+    rest = [moved[a] for a in _axes(t) if a not in rows.axes] + ([cut] if cut in along else [])
+    first = tuple(moved[a] for a in along)
+    return build.reshape("rows_of_reductions", wide, shape), first, tuple(sorted(rest))
+
+
+def _variance(t: Tensor, source: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """The sum of rows in chunks, and the sum of squares around their mean, from one walk."""
+    assert rows.cut is not None
+    wide, first, rest = _in_chunks(t, source, rows, rows.cut)
+    elements = math.prod(estimate(wide.shape[a]) for a in first)
+    kept = [a for a in range(wide.ndim) if a not in first]
+    again = tuple(kept.index(a) for a in rest)
+    sums = build.reduce("add", wide, first)
+    d = build.pointwise("sub", wide, _spread(_divided(sums, elements), wide, first))
+    squares = build.reduce("add", build.pointwise("mul", d, d), first)
+    total = build.reduce("add", sums, again)
+    chunks = math.prod(estimate(sums.shape[a]) for a in again)
+    off = build.pointwise("sub", sums, _spread(_divided(total, chunks), sums, again))
+    apart = build.pointwise("mul", off, _divided(off, elements))
+    around = build.reduce("add", build.pointwise("add", squares, apart), again)
+    return build.cast(total, t.dtype), build.cast(around, t.dtype)
+
+
+def _divided(t: Tensor, n: int) -> Tensor:
+    return build.pointwise("div", t, build.spread(build.constant(float(n), t.dtype), t.shape))
+
+
+def _spread(t: Tensor, like: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A value without these axes spread along them over the shape of another."""
+    for a in sorted(axes):
+        t = build.expand(t, a)
+    return build.spread(t, like.shape)
 
 
 def _in_steps(t: Tensor, wide: Tensor, first: tuple[int, ...], rest: tuple[int, ...]) -> Tensor:

@@ -123,7 +123,8 @@ def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
         ):
             return None
         first = build.reduce(t.op.fn, build.cast(operands[0], t.dtype.compute), slow)
-        again = tuple(a - len(slow) for a in fast)
+        left = [a for a in range(t.op.operands[0].ndim) if a not in slow]
+        again = tuple(left.index(a) for a in fast)
         return build.cast(build.reduce(t.op.fn, first, again), t.dtype)
 
     return rebuild(fusion, replace)
@@ -142,15 +143,18 @@ def _leaves_little(t: Tensor, axes: Sequence[int]) -> bool:
 
 def _short_run(t: Tensor) -> tuple[int, ...]:
     """The last axes of a reduction that a run in memory spans, where kept axes part them from
-    others that are reduced and the run is shorter than a line; none otherwise."""
-    if not isinstance(t.op, Reduce):
+    others that are reduced and the run is shorter than a line; none otherwise. Axes of one element
+    neither make a run nor part others."""
+    sizes = constant_shape(t.op.operands[0]) if isinstance(t.op, Reduce) else None
+    if sizes is None or not isinstance(t.op, Reduce):
         return ()
     (source,) = t.op.operands
+    sized = [a for a, n in enumerate(sizes) if n != 1]
+    reduced = [a for a in sized if a in t.op.axes]
     fast: list[int] = []
-    while source.ndim - 1 - len(fast) in t.op.axes:
-        fast.insert(0, source.ndim - 1 - len(fast))
-    sizes = constant_shape(source)
-    if sizes is None or not fast or len(fast) == len(t.op.axes):
+    while sized and sized[-1] in reduced:
+        fast.insert(0, sized.pop())
+    if not fast or len(fast) == len(reduced):
         return ()
     nbytes = math.prod(sizes[a] for a in fast) * source.dtype.nbytes
     return tuple(fast) if nbytes < LINE_NBYTES else ()
