@@ -230,14 +230,24 @@ def _moves_folded(
 
 def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, wide joins and long reductions in parts."""
-    return _in_parts(row_partials(_narrow(moves, hoisted, target), target), target)
+    rows = rows_of_reductions(_narrow(moves, hoisted, target), target)
+    return _in_parts(row_partials(rows, target), target)
 
 
 def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[tuple[Fusion, int]]:
     """The same, and where blocks would walk over rows of a few elements, also as these and their
-    columns are reduced by kernels of their own; each with the shortest rows that are walked over.
+    columns are reduced by kernels of their own, or where the walk computes variances, also as those
+    are; each with the shortest rows that are walked over.
     """
     narrow = _narrow(moves, hoisted, target)
+    rows = rows_of_reductions(narrow, target)
+    plain = rows_of_reductions(narrow, target, has_variances=False)
+    found = _walks(rows, target)
+    return found if len(rows.values) == len(plain.values) else [*found, *_walks(plain, target)]
+
+
+def _walks(narrow: Fusion, target: Target) -> list[tuple[Fusion, int]]:
+    """The same of a fusion with its reductions by rows."""
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
     if len(walks.values) == len(apart.values):
         return [(_in_parts(walks, target), 1)]
@@ -250,8 +260,7 @@ def _narrow(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
     small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
-    nested = nest_reductions(chunk_reductions(narrow, target))
-    return rows_of_reductions(nested, target)
+    return nest_reductions(chunk_reductions(narrow, target))
 
 
 def _in_parts(fusion: Fusion, target: Target) -> Fusion:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.fusion.passes import row_partials, rows_of_reductions, split_reductions
+from fusewright.fusion.persistent_rows import Held
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | None, str]] = {
     "rows and columns": (
@@ -120,10 +123,72 @@ def test_what_all_reduce_or_keep_stays() -> None:
     assert len(readers) == 2
 
 
-def test_columns_that_shared_memory_holds_for_a_second_reduction_are_not_cut() -> None:
+def test_columns_that_shared_memory_holds_are_read_again_where_a_walk_takes_longer() -> None:
+    """Rows of 165 elements that begin anywhere are too short for a walk."""
+
     def fn(x: Any) -> Any:
         return fw.mean(x, axis=(0, 3)), fw.var(x, axis=(1, 2))
 
     program = fw.compile(fw.trace(fn, fw.TensorSpec((691, 8, 119, 165), "float32")))
     assert program.host.stats["launches"] == 3
     assert program.host.stats["bytes_moved"] < 2.1 * 4 * 691 * 8 * 119 * 165
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((691, 8, 119, 165), ((1, 2, 3), (0,))),  # columns of 691 around the first
+        ((2000, 8192), ((0,), (1,))),
+        ((2000, 26992, 1), ((0, 2), (1,))),  # rows in chunks
+    ],
+)
+def test_variances_are_computed_in_the_walk(
+    shape: tuple[int, ...], axes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    def fn(x: Any) -> Any:
+        return fw.mean(x, axis=axes[0]), fw.var(x, axis=axes[1])
+
+    program = fw.compile(fw.trace(fn, fw.TensorSpec(shape, "float32")))
+    readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
+    assert [k.heuristic.scheduler for k in readers if k.heuristic] == ["rows"]
+    assert program.host.stats["bytes_moved"] < 1.2 * 4 * math.prod(shape)
+    assert all(k.resources().spill_stores == 0 for k in program.kernels)
+
+
+def test_columns_of_more_rows_than_sums_around_the_first_are_exact_for_are_read_again() -> None:
+    def fn(x: Any) -> Any:
+        return fw.max(x, axis=1), fw.var(x, axis=0)
+
+    for rows, read in ((1024, 1), (1025, 2)):
+        program = fw.compile(fw.trace(fn, fw.TensorSpec((rows, 40960), "float32")))
+        readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
+        assert len(readers) == read
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("axes", [((0,), (1,)), ((1,), (0,)), ((1, 2), (0,)), ((0, 2), (1,))])
+@pytest.mark.parametrize("fn", [fw.mean, fw.var])
+def test_variances_in_the_walk_are_exact(
+    monkeypatch: pytest.MonkeyPatch, fn: Any, axes: tuple[tuple[int, ...], ...], dtype: str
+) -> None:
+    """Rows are cut as if a block held 96 elements; the mean is 30 times the deviation."""
+    for module in (row_partials, rows_of_reductions, split_reductions):
+        monkeypatch.setattr(module, "LEAST_TOTAL", 1 << 12)
+    blocks = Held.blocks
+    monkeypatch.setattr(Held, "blocks", lambda h, n: blocks(h, n) if n <= 96 else 0)
+    shape = (77, 384) if max(map(max, axes)) == 1 else (77, 384, 1)
+    fusion = fw.trace(
+        lambda x: (fn(x, axis=axes[0]), fw.var(x, axis=axes[1])), fw.TensorSpec(shape, dtype)
+    )
+    program = fw.compile(fusion)
+    assert "rows" in [k.heuristic.scheduler for k in program.kernels if k.heuristic]
+    x = (np.random.default_rng(0).standard_normal(shape) + 30).astype(getattr(fw, dtype).numpy)
+    found = program.simulate(x)
+    assert not found.races
+    exact = x.astype(np.float64)
+    numpy_fn = np.mean if fn is fw.mean else np.var
+    wanted = numpy_fn(exact, axis=axes[0]), np.var(exact, axis=axes[1])
+    for got, want in zip(found.outputs, wanted, strict=True):
+        np.testing.assert_allclose(
+            got.astype(np.float64), want, rtol=1e-4 if dtype == "float32" else 2e-2
+        )

@@ -24,7 +24,9 @@ def reductions(shape: tuple[int, ...], axis: tuple[int, ...], dtype: str = "bflo
 
 def results(shape: tuple[int, ...], axis: tuple[int, ...]) -> list[int]:
     """The elements of what each reduction of the prepared fusion makes, in order."""
-    fusion = prepare(fw.trace(lambda x: fw.max(x, axis=axis), S(shape)), target_of("sm_90a"))
+    fusion = prepare(
+        fw.trace(lambda x: fw.max(x, axis=axis), S(shape, "bfloat16")), target_of("sm_90a")
+    )
     made = [t for t in fusion.values if isinstance(t.op, Reduce)]
     return [math.prod(constant_shape(t) or ()) for t in made]
 

@@ -154,7 +154,9 @@ def _rewrite(p: Pair, source: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     if p.kind == "exponentials":
         return _exponentials(spread, place)
     if p.is_shifted:
-        return _combined(*_shifted(spread, _first_rows(p, cut), cut), 0, cut)
+        step = 1 if cut.is_interleaved else cut.each
+        first = first_rows(p.source, p.axes, cut.count, step)
+        return _combined(*_shifted(spread, first, cut), 0, cut)
     return _combined(*_around_means(spread, place, cut), place, cut)
 
 
@@ -204,15 +206,14 @@ def _around_means(x: Tensor, rank: int, cut: Partition) -> tuple[Tensor, Tensor]
     return sums, build.reduce("add", build.pointwise("mul", d, d), (last,))
 
 
-def _first_rows(p: Pair, cut: Partition) -> Tensor:
-    """The first element of every chunk of the reduced axes, from memory: (chunks, kept..)."""
-    source, axes, stored = p.source, p.axes, _stored(p.source)
+def first_rows(source: Tensor, axes: Sequence[int], count: int, step: int) -> Tensor:
+    """Of the reduced axes of a stored value the first element and each `step`-th behind it, `count`
+    in all, from memory: (count, kept..)."""
+    stored = _stored(source)
     kept = [a for a in range(source.ndim) if a not in axes]
-    shape = (Int(cut.count), *(source.shape[a] for a in kept))
+    shape = (Int(count), *(source.shape[a] for a in kept))
     at = build.coordinates(shape)
-    row = _unravelled(
-        at[0] * (1 if cut.is_interleaved else cut.each), [source.shape[a] for a in axes]
-    )
+    row = _unravelled(at[0] * step, [source.shape[a] for a in axes])
     place = dict(zip((*axes, *kept), (*row, *at[1:]), strict=True))
     index = [place[a] for a in range(source.ndim)]
     if stored.shape != source.shape:

@@ -11,8 +11,8 @@ axis up to which a block holds what is faster in memory:
     m = max(x, 1);  s = sum(x, 0)                 x of (74, 821504)
         ->   y = reshape(x, (74, 256, 3209));  m = max(max(y, 2), 1);  s = reshape(sum(y, 0))
 
-A variance of such rows is combined from those of the chunks, as in `chunk_reductions`, so that it
-does not read x a second time.
+A variance of such rows is combined from those of the chunks, and one of few rows, column by column,
+computed from sums around the first row, as in `chunk_reductions`: neither reads x a second time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.partitioning import (
     LEAST_ROWS_OF_BLOCK,
     LEAST_TOTAL,
+    SHIFTED_ROWS,
     divisors,
     held_of,
     inputs_of,
     is_read_again,
 )
-from fusewright.fusion.passes.chunk_reductions import Pair, pair_of
+from fusewright.fusion.passes.chunk_reductions import Pair, first_rows, pair_of
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.target import Target
@@ -54,8 +55,9 @@ class Rows:
     is_held: bool = False
 
 
-def rows_of_reductions(fusion: Fusion, target: Target) -> Fusion:
-    """Reduces along rows first where other reductions of the value keep them.
+def rows_of_reductions(fusion: Fusion, target: Target, *, has_variances: bool = True) -> Fusion:
+    """Reduces along rows first where other reductions of the value keep them; variances too, unless
+    they are to read the value again.
 
     checks:   constant sizes; values that fill the chip
     order:    after nest_reductions, before row_partials, which cuts the reductions that keep rows
@@ -64,25 +66,56 @@ def rows_of_reductions(fusion: Fusion, target: Target) -> Fusion:
     for t in fusion.values:
         if isinstance(t.op, Reduce):
             found.setdefault(t.op.operands[0], []).append(t)
+    summed = fusion.values if has_variances else ()
+    pairs = {p.first: p for t in summed if (p := _variance_at_once(t, fusion))}
     ways: dict[Tensor, Rows] = {}
     for source, reductions in found.items():
         axes = _fast_axes(source, reductions)
         if axes:
-            ways |= dict.fromkeys(reductions, _held_rows(source, axes, reductions, target))
-
-    pairs = {p.first: p for t in fusion.values if (p := _chunked_pair(t, ways, fusion))}
-    seconds = {p.second for p in pairs.values()}
+            sums = sum(_sums_of_column(t, axes, pairs) for t in reductions)
+            ways |= dict.fromkeys(reductions, _held_rows(source, axes, sums, target))
+    chosen = {t: p for t, p in pairs.items() if t in ways and _is_of_walk(p, ways[t])}
+    seconds = {p.second for p in chosen.values()}
     made: dict[Tensor, Tensor] = {}
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if t in pairs:
-            first, made[pairs[t].second] = _variance(t, operands[0], ways[t])
+        if t in chosen:
+            first, made[chosen[t].second] = _variance(chosen[t], operands[0], ways[t])
             return first
         if t in seconds:
             return made[t]
         return _by_rows(t, operands[0], ways[t]) if t in ways else None
 
     return cse(rebuild(fusion, replace)) if ways else fusion
+
+
+def _variance_at_once(t: Tensor, fusion: Fusion) -> Pair | None:
+    """The sum and the sum of squares around the mean, of which this is the second, if nothing of
+    the size of what they reduce is computed from them."""
+    pair = pair_of(t)
+    if pair is None or pair.kind != "variance" or is_read_again(t, pair.facts.total, fusion):
+        return None
+    return pair
+
+
+def _is_of_walk(p: Pair, rows: Rows) -> bool:
+    """Whether a walk over the rows can compute a variance: of rows in chunks, or of so few rows of
+    an input that sums around the first one are exact enough."""
+    if rows.cut in p.axes:
+        return True
+    return rows.is_held and not set(p.axes) & set(rows.axes) and _is_around_first(p)
+
+
+def _is_around_first(p: Pair) -> bool:
+    return p.is_shifted and p.facts.size <= SHIFTED_ROWS[1]
+
+
+def _sums_of_column(t: Tensor, rows: Sequence[int], pairs: Mapping[Tensor, Pair]) -> int:
+    """What registers hold of a column for a reduction beside rows along these axes: its result, and
+    of a variance the sum of squares and the first element, too."""
+    if set(_axes(t)) & set(rows):
+        return 0
+    return 3 if t in pairs and _is_around_first(pairs[t]) else 1
 
 
 def _fast_axes(source: Tensor, reductions: Sequence[Tensor]) -> tuple[int, ...]:
@@ -103,18 +136,15 @@ def _fast_axes(source: Tensor, reductions: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(rows) if math.prod(sizes[a] for a in rows) >= SHORTEST else ()
 
 
-def _held_rows(
-    source: Tensor, axes: tuple[int, ...], reductions: Sequence[Tensor], target: Target
-) -> Rows:
-    """Rows along these axes, the slowest first, or chunks of them that a block holds with the sums
-    of their columns: the longest of which there are more than multiprocessors, and for half of
+def _held_rows(source: Tensor, axes: tuple[int, ...], sums: int, target: Target) -> Rows:
+    """Rows along these axes, the slowest first, or chunks of them that a block holds with so many
+    sums of their columns: the longest of which there are more than multiprocessors, and for half of
     these a block that walks over enough of them; the shortest where all are too few. Whole rows
     where none is held."""
     sizes = constant_shape(source) or ()
     inputs, total = set(inputs_of(source)), math.prod(sizes)
     row = math.prod(sizes[a] for a in axes)
     parts = max(total // row // LEAST_ROWS_OF_BLOCK, 1)
-    sums = sum(not set(_axes(t)) & set(axes) for t in reductions)
     found = Rows(tuple(sorted(axes)))
     inner = 1
     for k, a in reversed(list(enumerate(axes))):
@@ -130,16 +160,6 @@ def _held_rows(
             found = Rows(tuple(sorted(axes[k:])), a if is_cut else None, n if is_cut else 0, True)
         inner *= sizes[a]
     return found
-
-
-def _chunked_pair(t: Tensor, ways: Mapping[Tensor, Rows], fusion: Fusion) -> Pair | None:
-    """The sum and the sum of squares around the mean, of which this is the second, if both are
-    along rows that are cut in chunks, and nothing of the rows' size is computed from them."""
-    pair = pair_of(t)
-    if pair is None or pair.kind != "variance" or pair.first not in ways:
-        return None
-    is_cut = ways[pair.first].cut in pair.axes
-    return pair if is_cut and not is_read_again(t, pair.facts.total, fusion) else None
 
 
 def _by_rows(t: Tensor, source: Tensor, rows: Rows) -> Tensor | None:
@@ -160,8 +180,8 @@ def _by_rows(t: Tensor, source: Tensor, rows: Rows) -> Tensor | None:
 def _in_chunks(
     t: Tensor, source: Tensor, rows: Rows, cut: int
 ) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-    """The operand of a reduction with its rows in chunks, and the axes of it that are reduced: those
-    of a chunk, and the others."""
+    """The operand of a reduction with its rows in chunks, and the axes of it that are reduced:
+    those of a chunk, and the others."""
     wide = build.cast(source, t.dtype.compute)
     chunks = (wide.shape[cut] // rows.length, Int(rows.length))
     shape = (*wide.shape[:cut], *chunks, *wide.shape[cut + 1 :])
@@ -172,10 +192,16 @@ def _in_chunks(
     return build.reshape("rows_of_reductions", wide, shape), first, tuple(sorted(rest))
 
 
-def _variance(t: Tensor, source: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """The sum of rows in chunks, and the sum of squares around their mean, from one walk."""
-    assert rows.cut is not None
-    wide, first, rest = _in_chunks(t, source, rows, rows.cut)
+def _variance(p: Pair, source: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """The sum, and the sum of squares around the mean, from one walk over the rows."""
+    if rows.cut in p.axes:
+        return _of_chunks(p.first, source, rows, rows.cut)
+    return _around_first(p, source, rows)
+
+
+def _of_chunks(t: Tensor, source: Tensor, rows: Rows, cut: int) -> tuple[Tensor, Tensor]:
+    """The same of rows in chunks."""
+    wide, first, rest = _in_chunks(t, source, rows, cut)
     elements = math.prod(estimate(wide.shape[a]) for a in first)
     kept = [a for a in range(wide.ndim) if a not in first]
     again = tuple(kept.index(a) for a in rest)
@@ -188,6 +214,27 @@ def _variance(t: Tensor, source: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     apart = build.pointwise("mul", off, _divided(off, elements))
     around = build.reduce("add", build.pointwise("add", squares, apart), again)
     return build.cast(total, t.dtype), build.cast(around, t.dtype)
+
+
+def _around_first(p: Pair, source: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """The same of columns, from the sums of what differs from the first row, and of its squares."""
+    wide, axes, length = build.cast(source, p.first.dtype.compute), p.axes, p.facts.size
+    if rows.cut is not None:
+        wide, _, axes = _in_chunks(p.first, source, rows, rows.cut)
+    kept = tuple(e for a, e in enumerate(wide.shape) if a not in axes)
+    first = build.reshape("rows_of_reductions", first_rows(p.source, p.axes, 1, 0), kept)
+    first = build.cast(first, wide.dtype)
+    d = build.pointwise("sub", wide, _spread(first, wide, axes))
+    moved = build.reduce("add", d, axes)
+    squares = build.reduce("add", build.pointwise("mul", d, d), axes)
+    count = build.spread(build.constant(float(length), moved.dtype), moved.shape)
+    total = build.pointwise("add", moved, build.pointwise("mul", first, count))
+    around = build.pointwise("sub", squares, build.pointwise("mul", moved, _divided(moved, length)))
+    zero = build.spread(build.constant(0.0, around.dtype), around.shape)
+    around = build.pointwise("max", around, zero)
+    shaped = (build.reshape("rows_of_reductions", v, p.first.shape) for v in (total, around))
+    total, around = (build.cast(v, p.first.dtype) for v in shaped)
+    return total, around
 
 
 def _divided(t: Tensor, n: int) -> Tensor:

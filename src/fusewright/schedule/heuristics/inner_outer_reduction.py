@@ -109,12 +109,12 @@ class InnerOuterScheduler:
         columns = merge_all(flow, by_stride(flow, self._row.frame.reduced))
         if kept is None or columns is None:
             raise ScheduleError(f"{self._row.name}: rows or columns of size 1")
-        self._held = _held(flow, self._copies, kept.axis, columns.axis, len(sums.partials))
         partial = self._partials[0]
         own = [c for c in partial.frame.output if flow.graph.depends(c, self._row.frame.output)]
         parts = merge_all(flow, [Loop(c) for c in own])
         each = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
         assert parts is not None and each is not None
+        self._held = _held(flow, self._copies, each.axis, columns.axis, len(sums.partials))
         self._kept, self._parts, self._each = kept, parts, each
         self._whole = columns
         self._columns = aligned_parts(flow, partial, [parts], each, columns)
@@ -202,7 +202,8 @@ def _stays_in_its_row(s: Stage) -> bool:
 
 
 def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:
-    """What is held of the inputs that vary along a row."""
+    """What is held of the inputs that vary along a row; those that do not vary between the rows
+    that a block walks over stay."""
     along = [c for c in copies if flow.graph.depends(row, c.frame.output)]
     moving = [c for c in along if flow.graph.depends(rows, c.frame.output)]
     shared = tuple(c.dtype.nbytes for c in along if c not in moving)
