@@ -31,6 +31,9 @@ UNDEFINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empt
 UNDEFINED += ("new_empty_strided",)
 """Operators whose results have no defined value."""
 
+TIED = ("topk",)
+"""Operators that choose among equal values as they like: their values are compared, not places."""
+
 TOLERANCES = {
     torch.float64: (1e-7, 1e-7),
     torch.float32: (2e-5, 2e-5),
@@ -106,7 +109,8 @@ def _function(op: Any, leaves: list[Any], spec: Any, where: list[int]) -> Callab
             filled[i] = t
         args, kwargs = pytree.tree_unflatten(filled, spec)
         found = pytree.tree_leaves(op.op(*args, **kwargs))
-        return tuple(x for x in found if isinstance(x, torch.Tensor))
+        kept = found[:1] if op.name in TIED else found
+        return tuple(x for x in kept if isinstance(x, torch.Tensor))
 
     return call
 
