@@ -454,7 +454,8 @@ def test_a_window_finds_near_rows_in_the_cache(rows: int, columns: int, again: b
 
 
 def test_what_one_thread_writes_for_all_is_counted_once() -> None:
-    """Sums of rows by 16 threads each: of a row's threads one writes, four bytes of a sector."""
+    """Sums of rows by 16 threads each: of a row's threads one writes, four bytes of a sector, which
+    takes as long as the other three of the line would."""
     (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((1 << 16, 512), "float32"))
     for c in rate(segment.dataflow(), TARGET):
         if isinstance(c, Rated):
@@ -462,7 +463,7 @@ def test_what_one_thread_writes_for_all_is_counted_once() -> None:
             schedule_group(flow, TARGET, c.params)
             (written,) = [a for a in work_of(flow, c.params).arrays if a.is_written]
             assert sum(written.requested) <= 32 * (1 << 16)
-            assert written.unfilled == pytest.approx(sum(written.requested) * 7 / 8, rel=0.01)
+            assert written.unfilled == pytest.approx(sum(written.requested) * 3, rel=0.01)
 
 
 def test_what_others_may_spare_is_no_part_of_the_bound() -> None:
@@ -509,3 +510,11 @@ def test_only_the_candidates_that_are_wanted_are_scheduled() -> None:
     assert len(every) > 2
     assert found == [every[1]]
     assert asked == [c.params for c in every]
+
+
+def test_vectors_that_lie_apart_are_stored_as_slowly_as_whole_lines() -> None:
+    """A thread with four rows of 9 floats stores 16 bytes every 144: 290 us measured (H100), where
+    lanes that share rows take 93."""
+    first, better = choice(lambda x: fw.nn.log_softmax(x, axis=-1), ((427_641, 8, 9), "float32"))
+    assert first.scheduler == "short_rows"
+    assert better is not None and better.scheduler == "inner_persistent"
