@@ -13,7 +13,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
 from product_kernels import Product, Ring, packed
-from product_suite import SUITE
 
 import fusewright as fw
 from fusewright.cuda.compile import Compiled, compile_cubin
@@ -25,6 +24,7 @@ from fusewright.kir import ir
 from fusewright.kir.text import parse_kernel
 from fusewright.sim.verify import syncs_of
 from fusewright.target import target_of
+from product_suite import SUITE
 
 TARGET = target_of("sm_90a")
 RIGHT = [c for c in SUITE if not c.wrong]

@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 import multicast_suite as clusters
 import semaphore_suite as turns
 from product_kernels import packed
-from product_suite import DONE, GENERIC_OPERANDS, READY, STORED, text_of
 
 from fusewright.cuda.emit import emit
 from fusewright.kir import ir
 from fusewright.kir.text import parse_kernel
 from fusewright.target import Target
+from product_suite import DONE, GENERIC_OPERANDS, READY, STORED, text_of
 
 Array = np.ndarray[Any, Any]
 

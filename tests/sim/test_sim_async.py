@@ -18,7 +18,6 @@ from async_suite import (
     without,
 )
 from cluster_rules import CLUSTER_RULES, MULTICAST_RULES
-from product_suite import PRODUCT_RULES
 from semaphore_rules import SEMAPHORE_RULES
 from sim_suite import SYNCHRONOUS_RULES
 
@@ -28,6 +27,7 @@ from fusewright.sim.machine import analyse
 from fusewright.sim.model import MODEL, Model
 from fusewright.sim.order import Change
 from fusewright.sim.verify import first_race, syncs_of
+from product_suite import PRODUCT_RULES
 
 RIGHT = [c for c in SUITE if not c.wrong]
 

@@ -9,7 +9,6 @@ import pytest
 from async_suite import Case, without
 from product_cases import PRODUCTS, RINGS, assert_close, inputs_of, kernel_of
 from product_kernels import Product, Ring
-from product_suite import PRODUCT_RULES, SUITE, arrays_of, case_of, run, text_of, verdict
 
 from fusewright.kir import ir
 from fusewright.kir.spec import check_kernel
@@ -19,6 +18,7 @@ from fusewright.sim.machine import analyse, simulate
 from fusewright.sim.model import MODEL, Model
 from fusewright.sim.order import Change
 from fusewright.sim.verify import first_race, syncs_of
+from product_suite import PRODUCT_RULES, SUITE, arrays_of, case_of, run, text_of, verdict
 from work import calls
 
 RIGHT = [c for c in SUITE if not c.wrong]
