@@ -14,8 +14,8 @@ from fusewright.memory import Memory
 from fusewright.schedule.copies import tile_before
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.candidates import Candidate, schedule_with
+from fusewright.schedule.heuristics import each_scheduled, schedule_group
+from fusewright.schedule.heuristics.candidates import Candidate, Refused, schedule_with
 from fusewright.schedule.heuristics.common import cache_inputs
 from fusewright.schedule.heuristics.rating import Rated
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
@@ -193,5 +193,8 @@ def test_a_value_that_a_vector_of_results_needs_whole_stands_behind_what_it_need
         found = first <= fw.take_along_axis(x, at + end - probe, axis=1)
         return fw.where(found, probe, low)
 
-    program = fw.compile(fw.trace(ranks, fw.TensorSpec((3, 8192), "float32")))
+    fusion = decompose(fw.trace(ranks, fw.TensorSpec((3, 8192), "float32")))
+    program = fw.compile(fusion)
     assert len(program.kernels) == 1
+    listed = each_scheduled(Dataflow(fusion), target_of("sm_90a"))
+    assert not [c.why for c in listed if isinstance(c, Refused) and "each other" in c.why]

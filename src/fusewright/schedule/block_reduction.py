@@ -16,7 +16,7 @@ LEAST_SHARED = 4
 barrier, but each partial is loaded once. Three of three warps would take 13 instructions for 21,
 four of four take 17 for 36 (`meeting`); a barrier keeps a warp for ten."""
 BARRIER_INSTRUCTIONS = 10
-"""Instructions for which a barrier keeps a warp."""
+"""Instructions for which a barrier keeps a warp: estimated, not measured."""
 DIRECT_LOADS = 8
 """Partials that each thread loads itself, instead of a share and a butterfly: two loads of four and
 seven operations are fewer than a load and five steps of two between the lanes of a warp, those of
