@@ -20,7 +20,7 @@ COUNTED = ("index_put", "index_add", "sort")
 
 
 def compared(
-    monkeypatch: pytest.MonkeyPatch, fn: Callable[..., Any], **modes: Any
+    monkeypatch: pytest.MonkeyPatch, fn: Callable[..., Any], *, trains: bool = True, **modes: Any
 ) -> dict[str, int]:
     """How many sorts, and writes at indices, the graphs of a function of rows, choices and weights
     have when they are cut into regions; its results and gradients are eager's."""
@@ -42,11 +42,11 @@ def compared(
     w = torch.randn(ROWS * EACH, 1, generator=generator)
     results: list[Any] = []
     for run in (fn, torch.compile(fn, backend=compiler(Options()), **modes)):
-        leaves = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        leaves = [x.clone().requires_grad_(trains), w.clone().requires_grad_(trains)]
         torch.manual_seed(0)
         y = run(leaves[0], choice, leaves[1])
         wave = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
-        results.append((y, *torch.autograd.grad((y * wave).sum(), leaves)))
+        results.append((y, *(torch.autograd.grad((y * wave).sum(), leaves) if trains else ())))
     torch.testing.assert_close(results[1], results[0])
     return {k: n for k, n in found.items() if k.startswith(COUNTED)}
 
@@ -96,6 +96,10 @@ def test_rows_at_a_permutation_are_gathered(
 ) -> None:
     """Each permutation has one inverse, which is written once; nothing is added by index."""
     assert compared(monkeypatch, fn) == wanted
+
+
+def test_graphs_without_gradients_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compared(monkeypatch, sorted_twice, trains=False) == {"sort": 1, "index_put": 1}
 
 
 def test_sizes_that_are_symbols(monkeypatch: pytest.MonkeyPatch) -> None:

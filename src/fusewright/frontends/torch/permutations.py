@@ -46,8 +46,12 @@ def tell_permutations(graph: Any) -> None:
         with graph.inserting_before(n):
             made = known.replaced(n)
         if made is not None:
+            sorts = [x for x in n.all_input_nodes if x.target in _SORTS]
             n.replace_all_uses_with(made)
             graph.erase_node(n)
+            for x in sorts:
+                if not x.users:
+                    graph.erase_node(x)
 
 
 @dataclass(slots=True)
