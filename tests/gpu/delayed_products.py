@@ -1,5 +1,5 @@
-"""Products whose warps are delayed at random: programs, their machine code, and what is right.
-Needs no device but to run."""
+"""Products, and sums whose blocks hand over, with warps delayed at random: programs, their machine
+code, and what is right. Needs no device but to run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
 
 from product_programs import CASES as PROGRAMS
 from test_cluster_products import CASES as CLUSTERS, arrays_of, product_of, scheduled
-from test_grid_turns import ROWS, column_schedule, total
 from test_products_verify import CASES as KERNELS
+from turn_cases import CASES as TURNS
 
 import fusewright as fw
 from fusewright.cuda.compile import compile_cubin
@@ -61,10 +61,6 @@ OF_PROGRAMS = ("halves", "halves of rows", "batched", "rows of 1029", "slices", 
 """Programs beside the kernels by hand: stacked weights, a batch, two kernels, slices of k."""
 
 
-def _columns() -> list[Array]:
-    return [np.random.default_rng(0).standard_normal((ROWS, 512)).astype(np.float32)]
-
-
 DELAYED_PROGRAMS = (
     *(DelayedProgram(c.name, c.schedule, c.arrays) for c in KERNELS),
     *(DelayedProgram(c.name, c.fusion, c.arrays) for c in PROGRAMS if c.name in OF_PROGRAMS),
@@ -76,10 +72,5 @@ DELAYED_PROGRAMS = (
         )
         for fn, sizes, plan in CLUSTERS
     ),
-    *(
-        DelayedProgram(
-            f"turns by {mode}", lambda mode=mode: column_schedule(total, 5, mode=mode), _columns
-        )
-        for mode in ("vector", "tma", "slices")
-    ),
+    *(DelayedProgram(c.name, c.make, c.arrays) for c in TURNS if c.is_typical),
 )

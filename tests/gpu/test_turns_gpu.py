@@ -14,12 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 from semaphore_suite import SUITE
 from test_grid_turns import ROWS, WAYS, column_schedule, full_sum, total
 from test_split_products import MODES, gated, product, split_schedule, with_bias
+from turn_cases import CASES, TurnCase
 
 import fusewright as fw
 from fusewright.cuda.compile import compile_cubin
 from fusewright.cuda.emit import emit
-from fusewright.errors import ScheduleError
-from fusewright.runtime import device
+from fusewright.errors import InternalError, ScheduleError
+from fusewright.runtime import device, state
+from fusewright.runtime.device import check
 from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.target import target_of
 
@@ -38,6 +40,12 @@ def delayed(text: str, seed: int) -> str:
     prelude, kernel = text.split('extern "C"', 1)
     head, body = kernel.split("{\n", 1)
     return f'{prelude}extern "C"{head}{{\n{DELAY.replace("SEED", f"{seed}u")}{body}'
+
+
+def on_device(torch, array: np.ndarray):
+    if array.dtype == fw.bfloat16.numpy:
+        return torch.from_numpy(array.view(np.int16)).cuda().view(torch.bfloat16)
+    return torch.from_numpy(array).cuda()
 
 
 def values(splits: int, columns: int = 512) -> np.ndarray:
@@ -97,6 +105,30 @@ def test_a_thousand_runs_give_the_same_bits(mode: str) -> None:
     assert all(torch.equal(p(x)[0], first) for _ in range(RUNS))
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_kind_of_sum_is_right_and_repeats_itself(case: TurnCase) -> None:
+    """A thousand runs, half of them on either of two streams at once."""
+    torch = pytest.importorskip("torch")
+    if not device.architecture().startswith("sm_90"):
+        pytest.skip("there are neither products by warpgroups nor clusters")
+    p = fw.compile(case.make(), device.architecture())
+    tensors = [on_device(torch, a) for a in case.arrays()]
+    (first,) = p(*tensors)
+    case.assert_right(first.float().cpu().numpy())
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(10):
+        results = []
+        for _ in range(RUNS // 20):
+            for s in streams:
+                with torch.cuda.stream(s):
+                    results += p(*tensors)
+        torch.cuda.synchronize()
+        wrong += torch.stack([(r != first).any() for r in results]).sum()
+    assert int(wrong) == 0
+
+
 @pytest.mark.parametrize("mode", ["vector", "slices"])
 def test_two_streams_do_not_meet(mode: str) -> None:
     torch = pytest.importorskip("torch")
@@ -134,6 +166,35 @@ def test_replays_of_two_captures_do_not_meet(mode: str) -> None:
                 graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(r, first) for r in results)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.is_typical], ids=str)
+def test_after_a_launch_that_failed_there_is_new_state(
+    case: TurnCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an aborted launch leaves in the semaphores, the next call does not find."""
+    torch = pytest.importorskip("torch")
+    p = fw.compile(case.make(), device.architecture())
+    tensors = [on_device(torch, a) for a in case.arrays()]
+    (first,) = p(*tensors)
+    first = first.clone()
+    torch.cuda.synchronize()
+    given: list[int] = []
+
+    def spoiled(states: state.States, nbytes: int, stream: int) -> int:
+        given.append(address(states, nbytes, stream))
+        check(device.driver().cuMemsetD8(given[-1], 1, nbytes), "cuMemsetD8")
+        raise InternalError("this launch is aborted")
+
+    address = state.States.address
+    if p.host.stats["state_bytes"]:
+        with monkeypatch.context() as m:
+            m.setattr(state.States, "address", spoiled)
+            with pytest.raises(InternalError, match="is aborted"):
+                p(*tensors)
+        assert given
+    for _ in range(3):
+        assert torch.equal(p(*tensors)[0], first)
 
 
 @pytest.mark.parametrize(

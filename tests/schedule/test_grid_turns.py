@@ -154,7 +154,7 @@ def test_the_copy_engine_is_waited_for_in_full_before_the_turn_is_passed_on() ->
         dict(zip(kernel.ir.params, _arrays(kernel), strict=True)), outputs=kernel.ir.arrays[1:]
     )
     weaker = weakenings_of(kernel.ir, case, blocks=None)
-    assert len(weaker) == 2 and all(w.race is not None for w in weaker)
+    assert len(weaker) == 4 and all(w.race is not None for w in weaker)
 
 
 def _arrays(kernel: fw.Kernel) -> list[np.ndarray]:

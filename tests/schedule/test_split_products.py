@@ -48,8 +48,10 @@ def split_schedule(
     shape: tuple[int, int, int] = (M, N, 600),
     batch: int = 0,
     staged: int = 0,
+    blocks: int = 0,
 ) -> fw.Schedule:
-    """Tiles of 64 x 64, two stages, the depth over `splits` blocks."""
+    """Tiles of 64 x 64, two stages, the depth over `splits` blocks; `blocks` such groups walk over
+    the tiles, or each tile has one."""
     m, n, k = shape
     lead = (batch,) if batch else ()
     specs = [fw.TensorSpec((*lead, m, k), "bfloat16"), fw.TensorSpec((*lead, k, n), "bfloat16")]
@@ -59,7 +61,9 @@ def split_schedule(
         specs.append(specs[1])
     s = fw.Schedule(fw.trace(fn, *specs))
     products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
-    plan = ProductPlan(64, 64, 64, 1, 2, staged, products=len(products), splits=splits, mode=mode)
+    plan = ProductPlan(
+        64, 64, 64, 1, 2, staged, products=len(products), splits=splits, mode=mode, blocks=blocks
+    )
     schedule_products(s, products, plan)
     return s
 

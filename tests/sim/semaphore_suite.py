@@ -114,6 +114,8 @@ SUITE = [
     Case("not reset", turn(RELEASE=RELEASE.replace("(by + 1) % 3", "by + 1")), wrong=("rule",)),
     Case("released for the block",
          turn(RELEASE=RELEASE.replace("issuer(0)", "issuer(0) scope(block)")), wrong=("race",)),
+    Case("an acquire for the block",
+         turn(ACQUIRE=ACQUIRE.replace("issuer(0)", "issuer(0) scope(block)")), wrong=("race",)),
     Case("later blocks first",
          turn(ACQUIRE=ACQUIRE.replace("value(by)", "value(2 - by)"),
               RELEASE=RELEASE.replace("(by + 1) % 3", "(3 - by) % 3"),

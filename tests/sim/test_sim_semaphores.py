@@ -68,6 +68,14 @@ def test_each_sync_is_needed_and_each_order_of_blocks_gives_the_sum(case: Case) 
         assert np.array_equal(result.outputs[0], wanted)
 
 
+@pytest.mark.parametrize("case", RIGHT, ids=lambda c: c.name)
+def test_scopes_that_end_at_the_block_are_reported(case: Case) -> None:
+    kernel = case.kernel()
+    found = verify.weakenings_of(kernel, case_of(kernel), blocks=None)
+    assert {type(w.sync) for w in found} >= {ir.SemaphoreAcquire}
+    assert [str(w.weaker) for w in found if w.race is None] == []
+
+
 @pytest.mark.parametrize("rule", SEMAPHORE_RULES)
 def test_a_flipped_rule_changes_some_verdict(rule: str) -> None:
     model = dataclasses.replace(MODEL, **{rule: not getattr(MODEL, rule)})

@@ -33,7 +33,7 @@ class Flags:
     def acquire(self, strand: int, cell: int, s: ir.SemaphoreAcquire) -> list[Fault]:
         """A strand comes through its wait."""
         flag, model = self._cell(cell), self.clocks.model
-        if flag.row is not None and model.semaphores_acquire:
+        if flag.row is not None and model.semaphores_acquire and self._is_far(s.scope):
             self.clocks.acquire(strand, flag.row)
         if flag.block <= self.blocks[strand] or not model.blocks_wait_for_earlier_ones:
             return []
@@ -82,9 +82,13 @@ class Flags:
 
     def _handed(self, strand: int, scope: ir.Visibility) -> ClockRow:
         row = self.clocks.release_one(strand)
-        model = self.clocks.model
-        is_far = scope is ir.Visibility.GPU or not model.scopes_end_at_the_block
-        return row if is_far and model.semaphores_release else self.clocks.phase_row(strand)
+        if self._is_far(scope) and self.clocks.model.semaphores_release:
+            return row
+        return self.clocks.phase_row(strand)
+
+    def _is_far(self, scope: ir.Visibility) -> bool:
+        """Whether a scope reaches other blocks."""
+        return scope is ir.Visibility.GPU or not self.clocks.model.scopes_end_at_the_block
 
     def _cell(self, cell: int) -> Flag:
         return self.cells.setdefault(cell, Flag())

@@ -36,13 +36,13 @@ from fusewright.sim.report import statement_text
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variation of the traced kernel: some syncs left out, one moved over a statement, or a wait
-    for groups replaced by a weaker one."""
+    """A variation of the traced kernel: some syncs left out, one moved over a statement, or one
+    replaced by a weaker one."""
 
     without: frozenset[ir.SyncStatement] = frozenset()
     moved: ir.SyncStatement | None = None
     direction: Literal["up", "down"] = "up"
-    weaker: tuple[ir.AsyncWait, ir.AsyncWait] | None = None
+    weaker: tuple[ir.SyncStatement, ir.SyncStatement] | None = None
 
 
 def _place(p: SyncPoint, change: Change) -> float:

@@ -179,30 +179,41 @@ def first_race(runs: Sequence[Analysed], change: Change, seed: int = 0) -> Race 
 
 @dataclass(frozen=True, slots=True)
 class Weakening:
-    """What happens when a wait for groups waits for less."""
+    """What happens when a sync waits for less, or hands on less."""
 
-    wait: ir.AsyncWait
-    weaker: ir.AsyncWait
+    sync: ir.SyncStatement
+    weaker: ir.SyncStatement
     race: Race | None
+
+
+def weaker_forms(s: ir.SyncStatement) -> list[ir.SyncStatement]:
+    """The sync as it orders less: a wait for groups that keeps one more, or waits for reads only, a
+    semaphore whose scope ends at the block, an arrival at a cluster barrier that hands on no
+    memory."""
+    match s:
+        case ir.AsyncWait():
+            found: list[ir.SyncStatement] = [replace(s, keep=s.keep + 1)]
+            if s.kind.waits_for_reads and not s.reads_only:
+                found.append(replace(s, reads_only=True))
+            return found
+        case ir.SemaphoreAcquire() | ir.SemaphoreRelease() | ir.SemaphoreArrive():
+            return [replace(s, scope=ir.Visibility.BLOCK)]
+        case ir.ClusterArrive() if not s.relaxed:
+            return [replace(s, relaxed=True)]
+        case _:
+            return []
 
 
 def weakenings_of(
     kernel: ir.Kernel, cases: Case | Sequence[Case], *, blocks: Blocks = "sample"
 ) -> list[Weakening]:
-    """Replay with each wait for groups keeping one group more, and with each full wait for bulk
-    groups waiting for reads only."""
+    """Replay with each sync in each of its weaker forms."""
     runs = _runs(kernel, cases, blocks)
-    found: list[Weakening] = []
-    for s in syncs_of(kernel):
-        if not isinstance(s, ir.AsyncWait):
-            continue
-        options = [replace(s, keep=s.keep + 1)]
-        if s.kind.waits_for_reads and not s.reads_only:
-            options.append(replace(s, reads_only=True))
-        for weaker in options:
-            race = first_race(runs, Change(weaker=(s, weaker)))
-            found.append(Weakening(s, weaker, race))
-    return found
+    return [
+        Weakening(s, weaker, first_race(runs, Change(weaker=(s, weaker))))
+        for s in syncs_of(kernel)
+        for weaker in weaker_forms(s)
+    ]
 
 
 def _key(r: Race) -> tuple[object, ...]:

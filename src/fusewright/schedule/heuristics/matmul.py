@@ -324,20 +324,20 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     if plan.blocks:
         product.split(0, plan.blocks // plan.cluster_size)
     if plan.splits > 1:
-        share_depth(product, plan.splits, plan.mode)
+        share_depth(product, plan.splits, plan.mode, tiles=1 if plan.blocks else 0)
         return
     product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)
 
 
-def share_depth(product: ScheduledTensor, splits: int, mode: str) -> None:
+def share_depth(product: ScheduledTensor, splits: int, mode: str, *, tiles: int = 0) -> None:
     """`[tiles, k/depth, ..] -> [BIDy, BIDx{splits}, k/depth/splits, ..]`: blocks sum parts of the
-    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`."""
-    product.split(1, splits, inner=False)
+    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`.
+    `tiles` is the loop over tiles of which each has blocks of its own."""
+    product.split(tiles + 1, splits, inner=False)
+    across, along = Parallel.BIDY, Parallel.BIDX
     if mode == "cluster":
-        product.parallelize(0, Parallel.BIDX).parallelize(1, Parallel.CLUSTERX)
-        product.request_serial_grid_reduction("slices")
-        return
-    product.parallelize(0, Parallel.BIDY).parallelize(1, Parallel.BIDX)
+        across, along, mode = Parallel.BIDX, Parallel.CLUSTERX, "slices"
+    product.parallelize(tiles, across).parallelize(tiles + 1, along)
     product.request_serial_grid_reduction(mode)
 
 

@@ -1,0 +1,83 @@
+"""Sums of every kind by blocks that hand over, in every mode: right whoever comes first, and no
+sync is missing, redundant, or stronger than it has to be."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from turn_cases import CASES, MODES, TurnCase
+
+import fusewright as fw
+from fusewright.sim.verify import weakenings_of
+from fusewright.verify import case_of
+
+
+def is_quick(case: TurnCase) -> bool:
+    """Those with a function hold what those without it do."""
+    return case.is_typical and "function" in case.name
+
+
+EACH = pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=() if is_quick(c) else pytest.mark.slow, id=str(c)) for c in CASES],
+)
+ORDERED_BY_THE_RING = {
+    "product, tma, more tiles than blocks": {"NamedSync"},
+    "product and a function, tma, more tiles than blocks": {"NamedSync"},
+}
+"""Of kernels that are persistent: a warp that fills the part of the next tile waited for operands
+that were copied behind arrivals of all warps, the one that waited for the copy engine among them.
+The static analysis of a role does not count such chains over the role that copies."""
+
+
+@functools.cache
+def kernel_of(case: TurnCase) -> fw.Kernel:
+    return case.make().lower("sm_90a")
+
+
+@EACH
+def test_the_same_bits_whoever_comes_first(case: TurnCase) -> None:
+    kernel, arrays = kernel_of(case), case.arrays()
+    results = [kernel.simulate(*arrays, seed=seed) for seed in range(2)]
+    for r in results:
+        assert r.races == []
+        case.assert_right(r.outputs[0])
+    assert results[0].outputs[0].tobytes() == results[1].outputs[0].tobytes()
+    blocks = [s for s in kernel.syncs if s.kind.startswith(("Semaphore", "Cluster"))]
+    assert bool(blocks) == (case.splits > 1)
+
+
+@EACH
+def test_no_sync_is_missing_and_none_redundant(case: TurnCase) -> None:
+    report = fw.verify(kernel_of(case), *case.arrays())
+    assert report.missing == []
+    assert {s.kind for s in report.redundant} == ORDERED_BY_THE_RING.get(case.name, set())
+
+
+@EACH
+def test_a_weaker_sync_is_caught(case: TurnCase) -> None:
+    """Waits for one group less, or for reads only; semaphores for the block, and arrivals at
+    cluster barriers that hand on no memory."""
+    kernel = kernel_of(case)
+    found = weakenings_of(kernel.ir, case_of(kernel, case.arrays()))
+    assert [str(w.weaker) for w in found if w.race is None] == []
+    kinds = {type(w.sync).__name__ for w in found}
+    if case.splits > 1 and case.mode != "cluster":
+        assert "SemaphoreAcquire" in kinds
+
+
+def test_every_mode_has_every_kind_of_sum() -> None:
+    """What cannot be is refused with the reason elsewhere: one element by the copy engine, more
+    than 8 blocks of a cluster, tiles of a product in turn by a cluster."""
+    found = {(c.name.split(",")[0], c.mode, c.splits) for c in CASES}
+    for mode in MODES:
+        for kind in ("product", "column sum", "full sum"):
+            for end in ("", " and a function"):
+                counts = {n for k, m, n in found if (k, m) == (kind + end, mode)}
+                if (kind, mode) == ("full sum", "tma"):
+                    assert counts == set()
+                elif mode == "cluster":
+                    assert counts >= ({2} if kind == "product" else {2, 3, 5})
+                else:
+                    assert counts >= {2, 3, 5, 33}

@@ -1,0 +1,148 @@
+"""Reductions whose blocks hand over: every kind of sum in every mode, by schedules made by hand."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from test_cluster_shares import columns_in_clusters
+from test_grid_turns import column_schedule, total, total_and_more
+from test_split_products import product, split_schedule, with_bias
+
+import fusewright as fw
+
+Array = np.ndarray[Any, Any]
+MODES = ("vector", "tma", "slices", "cluster")
+SPLITS = (1, 2, 3, 5, 33)
+
+
+@dataclass(frozen=True)
+class TurnCase:
+    """`make` gives a schedule, anew at each call."""
+
+    name: str
+    mode: str
+    splits: int
+    make: Callable[[], fw.Schedule]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_typical(self) -> bool:
+        """The first block, one in the middle, and the last; of products in clusters, which share
+        them equally, the first and the last."""
+        return self.splits == 3 or (self.name.startswith("product") and self.mode == "cluster")
+
+    def arrays(self) -> list[Array]:
+        """Normal values, drawn by the name of the case."""
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        return [
+            rng.standard_normal([int(str(e)) for e in t.shape]).astype(t.dtype.numpy)
+            for t in self.make().original.inputs
+        ]
+
+    def assert_right(self, found: Array) -> None:
+        """Whether a result is the oracle's, but for the roundings of its dtype."""
+        (wanted,) = fw.evaluate(self.make(), *self.arrays())
+        wanted = wanted.astype(np.float64)
+        is_short = self.make().original.outputs[0].dtype.name == "bfloat16"
+        unit = 2.0**-7 if is_short else 2.0**-15
+        limit = unit * max(float(np.abs(wanted).max()), 1.0)
+        assert np.abs(found.astype(np.float64).reshape(wanted.shape) - wanted).max() <= limit
+
+
+def full_sum(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
+    """All elements: by a block of threads each, then by blocks of the grid, or of a cluster."""
+
+    def fn(x: Any) -> Any:
+        return fw.exp(fw.sum(x) * 0.01) - 1 if suffix else fw.sum(x)
+
+    s = fw.Schedule(fw.trace(fn, fw.TensorSpec((splits * 640 - 7,), "float32")))
+    (t,) = (t for t in s.tensors if t.stage.is_reduction)
+    t.split(0, 640).split(1, 64)
+    t.parallelize(0, fw.ClusterX if mode == "cluster" else fw.BIDx)
+    part = t.rfactor([1, 2])
+    part.parallelize(2, fw.TIDx)
+    s.transform_like(part).inline_most()
+    t.request_serial_grid_reduction("slices" if mode == "cluster" else mode)
+    return s
+
+
+def _of_columns(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
+    fn = total_and_more if suffix else total
+    if mode == "cluster":
+        return columns_in_clusters(fn, splits)
+    return column_schedule(fn, splits, mode=mode)
+
+
+def _of_product(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
+    """One ragged tile, and a depth that is no multiple of its parts."""
+    shape = (60, 40, 64 * 2 * splits - 104 + 64 * (splits == 1))
+    return split_schedule(with_bias if suffix else product, splits, mode, shape=shape)
+
+
+def _more_tiles_than_blocks(mode: str, *, suffix: bool) -> fw.Schedule:
+    """Four tiles, two for each group of three blocks: rings and semaphores go on from the first
+    to the second."""
+    fn = with_bias if suffix else product
+    return split_schedule(fn, 3, mode, shape=(100, 72, 600), blocks=2)
+
+
+def _several_columns(mode: str, *, suffix: bool) -> fw.Schedule:
+    """Two tiles of columns for each of three blocks."""
+    fn = total_and_more if suffix else total
+    s = fw.Schedule(fw.trace(fn, fw.TensorSpec((11, 256), "float32")))
+    for t in s.tensors:
+        if t.stage.is_input or t.stage.is_virtual:
+            continue
+        if t.stage.is_reduction:
+            t.split(1, 4)
+        t.split(0, 4).split(0, 32)
+        t.parallelize(1, fw.TIDx).parallelize(2, fw.Vectorize)
+        if t.stage.is_reduction:
+            t.parallelize(3, fw.ClusterX if mode == "cluster" else fw.BIDx)
+            t.reorder({3: 1, 4: 2})
+            t.request_serial_grid_reduction("slices" if mode == "cluster" else mode)
+    return s
+
+
+def _is_possible(kind: str, mode: str, splits: int) -> bool:
+    """A cluster has at most 8 blocks, which finish equal shares of a product; the copy engine adds
+    16 bytes or more, which one element does not have; one part of a full sum is all of it."""
+    if mode == "cluster":
+        return 1 < splits <= 8 and (kind != "product" or splits % 2 == 0)
+    return kind != "full sum" or (splits > 1 and mode != "tma")
+
+
+_KINDS: dict[str, Callable[..., fw.Schedule]] = {
+    "product": _of_product, "column sum": _of_columns, "full sum": full_sum,
+}  # fmt: skip
+_SEVERAL: dict[str, Callable[..., fw.Schedule]] = {
+    "product": _more_tiles_than_blocks, "column sum": _several_columns,
+}  # fmt: skip
+
+
+def _cases() -> Iterator[TurnCase]:
+    for mode in MODES:
+        for suffix in (False, True):
+            end = " and a function" if suffix else ""
+            for kind, make in _KINDS.items():
+                for n in SPLITS:
+                    if _is_possible(kind, mode, n):
+                        yield TurnCase(
+                            f"{kind}{end}, {mode}, {n}", mode, n,
+                            lambda make=make, mode=mode, n=n, s=suffix: make(mode, n, suffix=s),
+                        )  # fmt: skip
+            for kind, several in _SEVERAL.items():
+                if (kind, mode) != ("product", "cluster"):
+                    yield TurnCase(
+                        f"{kind}{end}, {mode}, more tiles than blocks", mode, 3,
+                        lambda make=several, mode=mode, s=suffix: make(mode, suffix=s),
+                    )  # fmt: skip
+
+
+CASES = tuple(_cases())
