@@ -29,6 +29,10 @@ def _tensor(a: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(a).cuda()
 
 
+def _bits(t: torch.Tensor) -> torch.Tensor:
+    return t.reshape(-1).view(torch.int16)
+
+
 @dataclass
 class Recorded:
     """A graph of runs, and what each of them writes."""
@@ -47,12 +51,12 @@ class Recorded:
     def clear(self) -> None:
         for run in self.results:
             for t in run:
-                t.view(torch.uint8).fill_(0xFF)
+                t.reshape(-1).view(torch.uint8).fill_(0xFF)
 
     def count_wrong(self, wanted: list[torch.Tensor]) -> torch.Tensor:
         """How many results differ in a bit."""
         differ = [
-            (got.view(torch.int16) != want.view(torch.int16)).any()
+            (_bits(got) != _bits(want)).any()
             for run in self.results
             for got, want in zip(run, wanted, strict=True)
         ]

@@ -9,7 +9,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -50,16 +50,20 @@ def engines_of(kind: ir.AsyncKind) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the columns stand. Barriers, and the kinds of `engines` by number, have some only where
-    the trace uses them."""
+    """Where the columns stand, and how many there are. `barriers`, and the kinds of `engines` by
+    number, have some only where the trace uses them."""
 
     nstrands: int
     engines: tuple[int, ...]
     barriers: dict[Barrier, int]
+    width: int
 
-    @property
-    def width(self) -> int:
-        return self.nstrands * (1 + len(self.engines)) + len(self.barriers)
+    @staticmethod
+    def of(nstrands: int, engines: tuple[int, ...], barriers: Iterable[Barrier]) -> Columns:
+        """Those of strands first, then of their engines, then of barriers."""
+        first = nstrands * (1 + len(engines))
+        found = {b: first + k for k, b in enumerate(barriers)}
+        return Columns(nstrands, engines, found, first + len(found))
 
     def engine(self, k: int) -> slice:
         """The columns of all strands' engines of kind number k."""
@@ -67,7 +71,7 @@ class Columns:
         return slice(start, start + self.nstrands)
 
     def barrier(self, which: Barrier) -> int:
-        return self.width - len(self.barriers) + self.barriers[which]
+        return self.barriers[which]
 
     @property
     def phases(self) -> slice:
@@ -77,18 +81,22 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Teams:
-    """Strands in order of their teams, the team of each, and where each team begins."""
+    """Strands in order of their teams, the team of each, and the members of each: row k has one of
+    every team, some of them twice where others have more."""
 
     strands: Array
     team: Array
-    begins: Array
+    members: Array
 
     @staticmethod
     def of(strands: Array, groups: Array) -> Teams:
         """The strands by the number of the group that each belongs to."""
         order = np.argsort(groups, kind="stable")
-        _, begins, team = np.unique(groups[order], return_index=True, return_inverse=True)
-        return Teams(strands[order], team, begins)
+        _, begins, team, sizes = np.unique(
+            groups[order], return_index=True, return_inverse=True, return_counts=True
+        )
+        places = begins + np.minimum(np.arange(sizes.max())[:, None], sizes - 1)
+        return Teams(strands[order], team, strands[order][places])
 
 
 KNOWN, FREED = 0, 1
@@ -126,11 +134,10 @@ class ClockRow:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The state of some strands behind a sync: their clocks, but for time, and their counts."""
+    """The state of some strands behind a sync: their counts, which say where their clocks are."""
 
     strands: Array
     place: float
-    clocks: Array
     counts: Array
 
 
@@ -139,8 +146,9 @@ _ENGINES = len(ENGINES)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Clocks and counts of strands by name, one row a strand; views of two tables, so that a
-    release or a snapshot handles each as a whole.
+    """Clocks and counts of strands by name, views of two tables, so that a release or a snapshot
+    handles each as a whole. Counts have a row for each strand, or for each state of one; `learned`
+    is the row of clocks that goes with it.
 
     `epoch` counts what a strand handed on, `own` the groups of its engines that are complete,
     `commits` those that it closed; `fence` and `fence_own` are epoch and `own` at its last fence of
@@ -156,11 +164,12 @@ class State:
     fence_own: Array
     commits: Array
     fence_mma: Array
+    learned: Array
 
     @staticmethod
     def width(spaces: int) -> int:
         """The counts of a strand."""
-        return (1 + spaces) * (1 + _ENGINES) + len(KINDS) + 1
+        return (1 + spaces) * (1 + _ENGINES) + len(KINDS) + 2
 
     @staticmethod
     def of(clocks: Array, counts: Array, spaces: int) -> State:
@@ -174,8 +183,9 @@ class State:
             own=counts[:, 1 : 1 + _ENGINES],
             fence=fences[:, :, 0],
             fence_own=fences[:, :, 1:],
-            commits=counts[:, -1 - len(KINDS) : -1],
-            fence_mma=counts[:, -1],
+            commits=counts[:, -2 - len(KINDS) : -2],
+            fence_mma=counts[:, -2],
+            learned=counts[:, -1],
         )
 
 
@@ -200,6 +210,14 @@ class Clocks:
     fence: Array = field(init=False)
     fence_own: Array = field(init=False)
     fence_mma: Array = field(init=False)
+    stamps: Array = field(init=False)
+    handed: tuple[Array, ...] = field(init=False)
+    learned: Array = field(init=False)
+    is_new: Array = field(init=False)
+    """By strand, whether its clocks differ from those of its last snapshot."""
+    nlessons: int = 0
+    lessons: list[Array] = field(default_factory=list[Array])
+    """The clocks of strands, but for time, whenever they had changed."""
     history: list[Snapshot] = field(default_factory=list[Snapshot])
 
     def __post_init__(self) -> None:
@@ -211,6 +229,11 @@ class Clocks:
         self.epoch, self.own, self.commits = state.epoch, state.own, state.commits
         self.fence, self.fence_own, self.fence_mma = state.fence, state.fence_own, state.fence_mma
         self.issued = np.zeros((n, len(KINDS)), np.int32)
+        used = [0, *(1 + k for k in self.columns.engines)]
+        stamps = self.counts[:, : (1 + self.spaces) * (1 + _ENGINES)]
+        self.stamps = stamps.reshape(n, 1 + self.spaces, 1 + _ENGINES)
+        self.learned, self.is_new = state.learned, np.ones(n, bool)
+        self.handed = np.ix_([KNOWN, KNOWN, *range(1, 1 + self.spaces)], used)
         self.note(np.arange(n), -np.inf)
 
     @property
@@ -228,16 +251,12 @@ class Clocks:
         """What the strands did and know, joined; their next epochs begin."""
         row = self.table[strands].max(axis=0)
         self.epoch[strands] += 1
-        used = [0, *(1 + k for k in self.columns.engines)]
-        n = self.columns.nstrands
         # Of each clock a line for the strands themselves and one for each kind of their engines.
-        lines = row[:, : n * len(used)].reshape(len(row), len(used), n)
-        mine = self.counts[strands, : (1 + self.spaces) * (1 + _ENGINES)]
-        mine = mine.reshape(len(strands), 1 + self.spaces, 1 + _ENGINES)
-        stamps = mine.transpose(1, 2, 0)[:, used]
-        handed = np.concatenate((stamps[:1], stamps[:1], stamps[1:]))
-        lines[:MET, :, strands] = np.maximum(lines[:MET, :, strands], handed)
-        lines[MET, 0, strands] = np.maximum(lines[MET, 0, strands], stamps[0, 0])
+        n = self.columns.nstrands
+        lines = row[:MET, : n * self.handed[1].size].reshape(len(row) - 1, -1, n)
+        handed = self.stamps[strands[:, None, None], *self.handed].transpose(1, 2, 0)
+        lines[:, :, strands] = np.maximum(lines[:, :, strands], handed)
+        row[MET, strands] = np.maximum(row[MET, strands], self.epoch[strands])
         np.maximum(row[FREED], row[KNOWN], out=row[FREED])
         return ClockRow(row)
 
@@ -245,33 +264,34 @@ class Clocks:
         """`release` of a single strand."""
         row = self.table[strand].copy()
         self.epoch[strand] += 1
-        used = [0, *(1 + k for k in self.columns.engines)]
-        mine = self.counts[strand, : (1 + self.spaces) * (1 + _ENGINES)]
-        stamps = mine.reshape(1 + self.spaces, 1 + _ENGINES)[:, used]
-        columns = slice(strand, self.columns.nstrands * len(used), self.columns.nstrands)
-        np.maximum(row[KNOWN, columns], stamps[0], out=row[KNOWN, columns])
-        np.maximum(row[SEEN, columns], stamps[1:], out=row[SEEN, columns])
-        row[MET, strand] = max(row[MET, strand], stamps[0, 0])
+        n = self.columns.nstrands
+        lines = row[:MET, strand : n * self.handed[1].size : n]
+        np.maximum(lines, self.stamps[strand][self.handed], out=lines)
+        row[MET, strand] = self.epoch[strand]
         np.maximum(row[FREED], row[KNOWN], out=row[FREED])
         return ClockRow(row)
 
     def acquire(self, strands: Array | int, row: ClockRow) -> None:
         """The strands learn what a row hands on."""
         self.table[strands] = np.maximum(self.table[strands], row.table)
+        self.is_new[strands] = True
 
     def meet(self, teams: Teams) -> None:
         """The strands of each team are at one place at one time; nothing is ordered in memory."""
         strands = teams.strands
-        rows = np.maximum.reduceat(self.met[strands], teams.begins, axis=0)
         self.epoch[strands] += 1
+        first, *others = teams.members
+        rows = self.met[first]
+        for members in others:
+            np.maximum(rows, self.met[members], out=rows)
         rows[teams.team, strands] = np.maximum(rows[teams.team, strands], self.epoch[strands])
         self.met[strands] = rows[teams.team]
 
-    def learn_phase(self, strand: int, which: Barrier, phases: int) -> None:
-        """A strand knows that so many phases of a barrier are complete."""
-        column = self.columns.barrier(which)
-        self.known[strand, column] = max(int(self.known[strand, column]), phases)
-        self.met[strand, column] = max(int(self.met[strand, column]), phases)
+    def learn_phase(self, strands: Array | int, column: int, phases: int) -> None:
+        """Strands know that so many phases of a barrier are complete."""
+        for clock in (self.known, self.met):
+            clock[strands, column] = np.maximum(clock[strands, column], phases)
+        self.is_new[strands] = True
 
     def phase_row(self, strand: int) -> ClockRow:
         """Only what a strand knows of phases, and which mbarriers the async proxy sees made: it is
@@ -314,6 +334,7 @@ class Clocks:
                 for s in range(self.columns.nstrands):
                     part = self.known[s, self.columns.engine(k)]
                     part[strands] = np.maximum(part[strands], done)
+                self.is_new[:] = True
 
     def _wait_mma(self, strands: Array, done: Array) -> None:
         """A warp makes its products together: each of its lanes learns of all of them."""
@@ -322,6 +343,7 @@ class Clocks:
         is_shared = warps[strands][:, None] == warps
         part = self.known[:, self.columns.engine(engines_of(ir.AsyncKind.MMA)[0])]
         part[strands] = np.maximum(part[strands], np.where(is_shared, done[:, None], 0))
+        self.is_new[strands] = True
 
     def fence_mma_registers(self, strands: Array) -> None:
         """What the strands did with their registers so far comes before later products."""
@@ -341,13 +363,19 @@ class Clocks:
         self.seen[strands, k, first:] = np.maximum(
             self.seen[strands, k, first:], self.known[strands, first:]
         )
+        self.is_new[strands] = True
 
     # --- history ------------------------------------------------------------------------------
 
     def note(self, strands: Array, place: float) -> None:
         """Remember the state of the strands behind an event at `place`."""
-        clocks = self.table[strands, :MET]
-        self.history.append(Snapshot(strands, place, clocks, self.counts[strands]))
+        fresh = strands[self.is_new[strands]]
+        if len(fresh):
+            self.learned[fresh] = np.arange(len(fresh)) + self.nlessons
+            self.nlessons += len(fresh)
+            self.lessons.append(self.table[fresh, :MET])
+            self.is_new[fresh] = False
+        self.history.append(Snapshot(strands, place, self.counts[strands]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,13 +389,14 @@ class History:
     state: State
 
     @staticmethod
-    def of(found: Sequence[Snapshot], nevents: int) -> History:
+    def of(end: Clocks, nevents: int) -> History:
+        found = end.history
         stride = nevents + 2
         strands = np.concatenate([s.strands for s in found])
         places = np.repeat([max(s.place, -1.0) for s in found], [len(s.strands) for s in found])
         keys = strands * stride + places + 1.0
         rows = np.argsort(keys, kind="stable")
-        clocks = np.concatenate([s.clocks for s in found])
+        clocks = np.concatenate(end.lessons)
         counts = np.concatenate([s.counts for s in found])
         return History(
             keys[rows], rows, stride, State.of(clocks, counts, spaces=clocks.shape[1] - 2)

@@ -80,8 +80,9 @@ class EdgeTest:
         before, after = self.history.at(sa, a), self.history.at(sb, b)
         column, stamp = self._stamps(first, a, sa, before)
         state = self.history.state
-        ordered: Array = state.known[after, column] > stamp
-        ordered |= (writes[a] == 0) & (state.freed[after, column] > stamp)
+        learned = state.learned[after]
+        ordered: Array = state.known[learned, column] > stamp
+        ordered |= (writes[a] == 0) & (state.freed[learned, column] > stamp)
         is_engine = first >= 0
         engine = np.where(is_engine, first, 0)
         ordered |= is_engine & (same == 1) & (state.own[after, engine] > stamp)
@@ -93,7 +94,7 @@ class EdgeTest:
             )
         if self.model.proxies_need_fences and crosses.any():
             space = beyond[b]
-            fenced = state.seen[after, space, column] > stamp
+            fenced = state.seen[learned, space, column] > stamp
             mine = np.where(
                 first == _THREAD,
                 state.fence[after, space],

@@ -84,7 +84,8 @@ class Lives:
         """Which writers know that all threads of the cluster have met."""
         if CLUSTER not in self.clocks.columns.barriers:
             return np.zeros(len(states), bool)
-        met: Array = self.history.state.known[states, self.clocks.columns.barrier(CLUSTER)] > 0
+        state, column = self.history.state, self.clocks.columns.barrier(CLUSTER)
+        met: Array = state.known[state.learned[states], column] > 0
         return met
 
     def _last(self, writes: Sequence[RemoteWrite], strands: Array, states: Array) -> Array:

@@ -66,8 +66,8 @@ class _Replay:
     lives: dict[int, int] = field(default_factory=dict[int, int])
     alive: dict[int, Phases] = field(default_factory=dict[int, Phases])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    entered: dict[tuple[int, int], list[tuple[int, int]]] = field(
-        default_factory=dict[tuple[int, int], list[tuple[int, int]]]
+    entered: dict[tuple[int, int], list[int]] = field(
+        default_factory=dict[tuple[int, int], list[int]]
     )
     loads: dict[tuple[int, int], tuple[Barrier, int]] = field(
         default_factory=dict[tuple[int, int], tuple[Barrier, int]]
@@ -225,9 +225,9 @@ class _Replay:
                 for byte in step.point.mbarriers[step.mine].tolist():
                     self.alive.pop(byte, None)
             case ir.MbarArrive():
-                self._arrive(step, 0)
+                self._arrive(step, s, 0)
             case ir.MbarExpect():
-                self._arrive(step, s.nbytes)
+                self._arrive(step, s, s.nbytes)
             case ir.SemaphoreRelease():
                 for strand, cell, value in self._cells(step):
                     self.flags.release(strand, cell, value, s)
@@ -298,9 +298,10 @@ class _Replay:
         life = self.lives.get(byte, 0)
         self.lives[byte] = life + 1
         self.alive[byte] = self._barrier(("mbarrier", byte, life), count)
-        if self.group.trace.cluster > 1:
+        if self.group.trace.is_cluster:
             self.made[at, strand] = "made", byte, life
-            self.clocks.learn_phase(strand, ("made", byte, life), 1)
+            column = self.clocks.columns.barrier(("made", byte, life))
+            self.clocks.learn_phase(strand, column, 1)
 
     def _enter(self, b: Phases, strand: int, arrivals: int, nbytes: int, s: ir.Statement) -> None:
         row = self.clocks.release_one(strand)
@@ -317,31 +318,51 @@ class _Replay:
             latest = b.past[-1] if b.past else b.now
             self.clocks.acquire(strand, latest.row)
 
-    def _named(self, strand: int, s: ir.NamedSync | ir.BarrierArrive) -> Phases:
-        """The barrier of a strand's block."""
-        return self._barrier(("named", s.barrier, int(self.group.blocks[strand])), s.nthreads)
+    def _enter_all(
+        self, b: Phases, strands: Array, lanes: Array, nbytes: int, s: ir.SyncStatement
+    ) -> None:
+        """Arrivals of several strands, `nbytes` expected by each: at once where none of them can
+        be early and all hand on what they did in memory."""
+        model = self.model
+        is_far = isinstance(s, ir.MbarArrive) and s.rank is not None
+        hands_on = model.arrivals_release and not model.arrivals_acquire and not is_far
+        if len(strands) > 1 and hands_on and b.fits(strands, lanes):
+            row = self.clocks.release(strands)
+            b.arrive_together(strands, lanes, nbytes * len(strands), row)
+            return
+        for strand, n in zip(strands.tolist(), lanes.tolist(), strict=True):
+            self._enter(b, strand, n, nbytes, s)
+
+    def _at_named(
+        self, step: Step, s: ir.NamedSync | ir.BarrierArrive
+    ) -> list[tuple[Phases, Array, Array]]:
+        """The strands of a step with their lanes, by the barrier of their block."""
+        strands, lanes = step.strands, step.point.lanes[step.mine]
+        blocks = self.group.blocks[strands]
+        found: list[tuple[Phases, Array, Array]] = []
+        for block in dict.fromkeys(blocks.tolist()):
+            b, here = self._barrier(("named", s.barrier, block), s.nthreads), blocks == block
+            found.append((b, strands[here], lanes[here]))
+        return found
 
     def _arrive_named(self, step: Step, s: ir.NamedSync | ir.BarrierArrive) -> None:
-        for strand, lanes in zip(step.strands, step.point.lanes[step.mine], strict=True):
-            self._enter(self._named(int(strand), s), int(strand), int(lanes), 0, s)
+        for b, strands, lanes in self._at_named(step, s):
+            self._enter_all(b, strands, lanes, 0, s)
 
     def _named_sync(self, unit: int, step: Step, s: ir.NamedSync) -> bool:
         key = (unit, step.point.at)
+        here = self._at_named(step, s)
         if key not in self.entered:
-            entered: list[tuple[int, int]] = []
-            for strand, lanes in zip(step.strands, step.point.lanes[step.mine], strict=True):
-                b = self._named(int(strand), s)
-                entered.append((int(strand), b.complete))
-                self._enter(b, int(strand), int(lanes), 0, s)
-            self.entered[key] = entered
+            self.entered[key] = [b.complete for b, _, _ in here]
+            self._arrive_named(step, s)
             self.clocks.note(step.strands, step.place)
-        if any(self._named(strand, s).complete <= phase for strand, phase in self.entered[key]):
+        phases = self.entered[key]
+        if any(b.complete <= phase for (b, _, _), phase in zip(here, phases, strict=True)):
             return False
-        for strand, phase in self.entered[key]:
-            b = self._named(strand, s)
+        for (b, strands, _), phase in zip(here, phases, strict=True):
             if self.model.named_sync_orders:
-                self.clocks.acquire(strand, b.past[phase].row)
-            self.clocks.learn_phase(strand, b.which, phase + 1)
+                self.clocks.acquire(strands, b.past[phase].row)
+            self.clocks.learn_phase(strands, b.column, phase + 1)
         self.clocks.note(step.strands, step.place)
         return True
 
@@ -363,19 +384,17 @@ class _Replay:
         for strand, n in zip(strands, phases, strict=True):
             if self.model.cluster_barrier_orders:
                 self.clocks.acquire(strand, b.past[n - 1].row)
-            self.clocks.learn_phase(strand, CLUSTER, n)
+            self.clocks.learn_phase(strand, column, n)
         self.clocks.note(step.strands, step.place)
         return True
 
-    def _arrive(self, step: Step, nbytes: int) -> None:
-        for k in step.mine.tolist():
-            b = self.alive.get(int(step.point.mbarriers[k]))
+    def _arrive(self, step: Step, s: ir.MbarArrive | ir.MbarExpect, nbytes: int) -> None:
+        for at in step.barriers:
+            b = self.alive.get(at.byte)
             if b is None:
                 self._no_mbarrier(step.point.statement)
-                continue
-            arrivals = int(step.point.lanes[k])
-            strand = int(step.point.strands[k])
-            self._enter(b, strand, arrivals, nbytes, step.point.statement)
+            else:
+                self._enter_all(b, at.strands, at.lanes, nbytes, s)
 
     def _deliver(self, step: Step, s: ir.Statement, nbytes: int) -> None:
         for k in step.mine.tolist():
@@ -390,18 +409,18 @@ class _Replay:
                 self.faults.append(fault)
 
     def _wait(self, step: Step) -> bool:
-        found: list[tuple[int, Phases, int]] = []
-        for k in step.mine.tolist():
-            b = self.alive.get(int(step.point.mbarriers[k]))
+        found: list[tuple[Phases, Array, Array]] = []
+        for at in step.barriers:
+            b = self.alive.get(at.byte)
             if b is None:
                 return False
-            strand = int(step.point.strands[k])
-            phases = b.resolve(strand, int(step.point.parities[k]))
-            if b.complete < phases:
+            phases = b.resolve(at.strands, at.parity)
+            if b.complete < phases.max():
                 return False
-            found.append((strand, b, phases))
-        for strand, b, phases in found:
-            b.learn(strand, phases, step.point.statement)
+            found.append((b, at.strands, phases))
+        for b, strands, phases in found:
+            for n in dict.fromkeys(phases.tolist()):
+                b.learn(strands[phases == n], n, step.point.statement)
         self.clocks.note(step.strands, step.place)
         return True
 
@@ -444,7 +463,7 @@ def replay(group: Replayable, change: Change) -> Verdict:
     run.run()
     if not group.conflicts and not group.remote:
         return Verdict([], run.faults)
-    history = History.of(clocks.history, len(group.trace.events))
+    history = History.of(clocks, len(group.trace.events))
     faults = [*run.faults]
     if not group.trace.is_cut:
         lives = Lives(group.trace, group.blocks, clocks, history, run.ends, run.loads)

@@ -37,11 +37,11 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A wait that was let through when `phases` of the barrier were complete."""
+    """A wait of some strands that was let through when `phases` of the barrier were complete."""
 
-    strand: int
+    strands: Array
     phases: int
-    epoch: int
+    epochs: Array
     statement: ir.Statement
 
 
@@ -53,6 +53,7 @@ class Phases:
     which: Barrier
     count: int
     clocks: Clocks
+    column: int = field(init=False)
     pending: int = field(init=False)
     nbytes: int = 0
     past: list[Phase] = field(default_factory=list[Phase])
@@ -60,6 +61,7 @@ class Phases:
     waiters: list[Waiter] = field(default_factory=list[Waiter])
 
     def __post_init__(self) -> None:
+        self.column = self.clocks.columns.barrier(self.which)
         self.pending = self.count
         self.now = self._begin()
 
@@ -72,6 +74,25 @@ class Phases:
     def complete(self) -> int:
         """Phases that are complete."""
         return len(self.past)
+
+    def fits(self, strands: Array, arrivals: Array) -> bool:
+        """Whether arrivals of several strands certainly fall into the phase under way."""
+        c = self.clocks
+        if int(arrivals.sum()) > self.pending:
+            return False
+        is_told = not self.past or bool((c.met[strands, self.column] >= self.complete).all())
+        return is_told or not c.model.phases_do_not_mix
+
+    def arrive_together(self, strands: Array, arrivals: Array, nbytes: int, row: ClockRow) -> None:
+        """Arrivals of several strands that fit, which hand on one row."""
+        self.now.row.join(row)
+        self.now.has_bytes |= nbytes != 0
+        self.now.behind[strands] = self.clocks.epoch[strands]
+        np.maximum(self.now.met, row.met, out=self.now.met)
+        self.nbytes += nbytes
+        self.pending -= int(arrivals.sum())
+        if not self.pending and not self.nbytes:
+            self._finish()
 
     def arrive(
         self, strand: int, arrivals: int, nbytes: int, row: ClockRow, s: ir.Statement
@@ -102,9 +123,8 @@ class Phases:
     def _finish(self) -> None:
         if self.past:
             self.now.row.join(self.past[-1].row)
-        column = self.clocks.columns.barrier(self.which)
         self.past.append(self.now)
-        self.now.row.known[column] = self.now.row.met[column] = len(self.past)
+        self.now.row.known[self.column] = self.now.row.met[self.column] = len(self.past)
         self.now = self._begin()
         self.pending = self.count
 
@@ -113,7 +133,7 @@ class Phases:
         p, c = self.complete, self.clocks
         if not p or not c.model.phases_do_not_mix:
             return None
-        if c.met[strand, c.columns.barrier(self.which)] >= p:
+        if c.met[strand, self.column] >= p:
             return None
         last = self.past[-1]
         if not last.has_bytes and bool((c.time_of(strand) >= last.behind).all()):
@@ -125,29 +145,31 @@ class Phases:
             s,
         )
 
-    def resolve(self, strand: int, parity: int) -> int:
-        """The number of complete phases that a wait on a parity asks for."""
-        known = int(self.clocks.known[strand, self.clocks.columns.barrier(self.which)])
-        return known if known & 1 != parity else known + 1
+    def resolve(self, strands: Array, parity: int) -> Array:
+        """The numbers of complete phases that waits on a parity ask for."""
+        known = self.clocks.known[strands, self.column]
+        return known + ((known & 1) == parity)
 
-    def learn(self, strand: int, phases: int, s: ir.Statement) -> None:
-        """A strand comes through a wait for so many phases."""
+    def learn(self, strands: Array, phases: int, s: ir.Statement) -> None:
+        """Strands come through a wait for so many phases."""
         c = self.clocks
         if not c.model.parity_is_all_a_wait_learns:
             phases += (self.complete - phases) // 2 * 2
         if phases and c.model.mbarrier_waits_acquire:
-            c.acquire(strand, self.past[phases - 1].row)
-        c.learn_phase(strand, self.which, phases)
-        self.waiters.append(Waiter(strand, phases, int(c.epoch[strand]), s))
+            c.acquire(strands, self.past[phases - 1].row)
+        c.learn_phase(strands, self.column, phases)
+        self.waiters.append(Waiter(strands, phases, c.epoch[strands], s))
 
     def missed(self) -> list[Fault]:
         """Waits that may look when the phase behind theirs is complete as well."""
         found: list[Fault] = []
         for w in self.waiters:
-            if w.phases < self.complete and self.past[w.phases].met[w.strand] <= w.epoch:
-                text = statement_text(w.statement)
+            if w.phases >= self.complete:
+                continue
+            text = statement_text(w.statement)
+            for strand in w.strands[self.past[w.phases].met[w.strands] <= w.epochs].tolist():
                 message = (
-                    f"`{text}` in warp {self.clocks.warps[w.strand]} may look too late: phase "
+                    f"`{text}` in warp {self.clocks.warps[strand]} may look too late: phase "
                     f"{w.phases} can be complete by then, and the parity asks for the next"
                 )
                 found.append(Fault("rule", message, w.statement))

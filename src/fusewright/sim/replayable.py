@@ -41,15 +41,26 @@ class SyncPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class AtBarrier:
+    """Strands that name one mbarrier, by its first byte, and one parity, with their lanes."""
+
+    byte: int
+    parity: int
+    strands: Array
+    lanes: Array
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """A point as one unit comes to it: the unit's strands, their places in `point`, and which of
-    them make one warp."""
+    """A point as one unit comes to it: the unit's strands, their places in `point`, which of them
+    make one warp, and which name one mbarrier."""
 
     point: SyncPoint
     place: float
     mine: Array
     strands: Array
     warps: Teams
+    barriers: tuple[AtBarrier, ...]
 
 
 @dataclass(slots=True)
@@ -115,10 +126,10 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
         points,
         units,
         [_steps(points, unit, in_step) for unit in units],
-        Columns(
+        Columns.of(
             nstrands,
             tuple(sorted(k for kind in kinds for k in engines_of(kind))),
-            _barriers(points, blocks, in_cluster=trace.cluster > 1),
+            _barriers(points, blocks, in_cluster=trace.is_cluster),
         ),
         any(u.in_async_proxy for s in statements for u in s.memory_uses()),
     )
@@ -144,31 +155,40 @@ def _steps(points: Sequence[SyncPoint], unit: Array, warps: Array) -> list[Step]
         mine = np.flatnonzero(np.isin(p.strands, unit))
         if len(mine):
             strands = p.strands[mine]
-            found.append(Step(p, p.at, mine, strands, Teams.of(strands, warps[strands])))
+            teams = Teams.of(strands, warps[strands])
+            found.append(Step(p, p.at, mine, strands, teams, _places(p, mine)))
     return found
 
 
-def _barriers(
-    points: Sequence[SyncPoint], blocks: Array, *, in_cluster: bool
-) -> dict[Barrier, int]:
-    """A column for each named barrier of each block and each life of an mbarrier, in a cluster also
-    for its making, and one for the barrier of the cluster."""
-    found: dict[Barrier, int] = {}
+def _places(p: SyncPoint, mine: Array) -> tuple[AtBarrier, ...]:
+    """The strands of a unit by the mbarrier, or semaphore, that they name, and by parity."""
+    codes = np.stack((p.mbarriers[mine], p.parities[mine]))
+    return tuple(
+        AtBarrier(int(byte), int(parity), p.strands[here], p.lanes[here])
+        for byte, parity in np.unique(codes, axis=1).T
+        for here in (mine[(codes == [[byte], [parity]]).all(axis=0)],)
+    )
+
+
+def _barriers(points: Sequence[SyncPoint], blocks: Array, *, in_cluster: bool) -> list[Barrier]:
+    """Each named barrier of each block and each life of an mbarrier, in a cluster also its making,
+    and the barrier of the cluster."""
+    found: dict[Barrier, None] = {}
     lives: dict[int, int] = {}
     for p in points:
         match p.statement:
             case ir.ClusterArrive() | ir.ClusterWait():
-                found.setdefault(CLUSTER, len(found))
+                found[CLUSTER] = None
             case ir.NamedSync() | ir.BarrierArrive():
                 for block in np.unique(blocks[p.strands]).tolist():
-                    found.setdefault(("named", p.statement.barrier, block), len(found))
+                    found["named", p.statement.barrier, block] = None
             case ir.MbarInit():
                 for byte in p.mbarriers.tolist():
                     life = lives.get(byte, 0)
                     lives[byte] = life + 1
-                    found["mbarrier", byte, life] = len(found)
+                    found["mbarrier", byte, life] = None
                     if in_cluster:
-                        found["made", byte, life] = len(found)
+                        found["made", byte, life] = None
             case _:
                 pass
-    return found
+    return list(found)

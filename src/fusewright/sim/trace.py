@@ -118,6 +118,11 @@ class Trace:
         return len(self.blocks)
 
     @property
+    def is_cluster(self) -> bool:
+        """Whether the blocks of a row reach each other's shared memory."""
+        return self.cluster > 1 and not self.is_domain
+
+    @property
     def block_nthreads(self) -> int:
         """Threads of one block."""
         return self.nthreads // self.cluster
