@@ -92,10 +92,11 @@ class Teams:
     def of(strands: Array, groups: Array) -> Teams:
         """The strands by the number of the group that each belongs to."""
         order = np.argsort(groups, kind="stable")
-        _, begins, team, sizes = np.unique(
-            groups[order], return_index=True, return_inverse=True, return_counts=True
-        )
-        places = begins + np.minimum(np.arange(sizes.max())[:, None], sizes - 1)
+        _, team = np.unique(groups[order], return_inverse=True)
+        sizes: Array = np.bincount(team)
+        begins = np.cumsum(sizes) - sizes
+        rows: Array = np.arange(int(sizes.max()))[:, None]
+        places = begins + np.minimum(rows, sizes - 1)
         return Teams(strands[order], team, strands[order][places])
 
 
