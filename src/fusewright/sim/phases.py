@@ -166,11 +166,11 @@ class Phases:
         for w in self.waiters:
             if w.phases >= self.complete:
                 continue
-            text = statement_text(w.statement)
             for strand in w.strands[self.past[w.phases].met[w.strands] <= w.epochs].tolist():
                 message = (
-                    f"`{text}` in warp {self.clocks.warps[strand]} may look too late: phase "
-                    f"{w.phases} can be complete by then, and the parity asks for the next"
+                    f"`{statement_text(w.statement)}` in warp {self.clocks.warps[strand]} may look "
+                    f"too late: phase {w.phases} can be complete by then, and the parity asks for "
+                    "the next"
                 )
                 found.append(Fault("rule", message, w.statement))
         return found
