@@ -130,6 +130,19 @@ def test_global_memory_written_and_read_in_the_launch() -> None:
     assert _kinds(body.replace("INDEX", "63 - tx")) == [("RAW", "block", 0)]
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [(255, [("RAW", "block", 0)]), (256, []), (-64, []), (-63, [("RAW", "block", 0)])],
+)
+def test_addresses_that_cannot_be_compared_may_lie_apart(first: int, expected: list) -> None:
+    """Four blocks write 256 elements; what is read in front of them, or behind, is none of theirs,
+    also where it depends on the block."""
+    body = f"store y[64*bx + tx + 64] = r[0]\nr[0] = load y[{first + 64} + INDEX]"
+    assert _kinds(body.replace("INDEX", "tx")) == expected
+    wide = "".join(f"store y[64*bx + tx + {n}] = r[0]\n" for n in (0, 512))
+    assert _kinds(f"{wide}r[0] = load y[128*bx + tx + 1024]") == []
+
+
 def test_global_stores_at_addresses_that_cannot_be_compared_are_trusted() -> None:
     body = "store y[n*tx] = r[0]\nstore y[n*tx + 1] = r[0]"
     assert _kinds(body, head="symbol n in [2, 64]") == []

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fusewright.core.expr import Term, sum_of
 from fusewright.kir.analysis.accesses import Access, Moment
 from fusewright.kir.analysis.async_run import agent_of
 from fusewright.kir.analysis.batches import (
@@ -176,8 +177,9 @@ def _lifetimes(space: Space, kernel: Kernel) -> Iterator[Hazard]:
 
 
 def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazard]:
-    """All pairs of unlike places. Two stores to global memory are trusted: a kernel writes each
-    element once, and parts of blocks that gather are new ones in every iteration."""
+    """All pairs of unlike places that may overlap. Two stores to global memory are trusted: a
+    kernel writes each element once, and parts of blocks that gather are new ones in every
+    iteration."""
     gathered = gatherings_of(kernel) if kernel.semaphores else ()
     for a in space.footprints:
         for b in space.footprints:
@@ -188,6 +190,8 @@ def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazar
                 continue
             if (both and space.memory is Memory.GLOBAL) or not _is_meant(a.access, b.access, rule):
                 continue
+            if _lie_apart(a, b):
+                continue
             sites = a.access.site, b.access.site
             if a.access.order < b.access.order and not are_exclusive(*sites, kernel):
                 yield _hazard(space, a.access, b.access, None, _worst(a.access, b.access))
@@ -196,6 +200,25 @@ def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazar
                 continue
             for level in _carriers(loops):
                 yield _hazard(space, a.access, b.access, loops[level], _worst(a.access, b.access))
+
+
+def _lie_apart(a: Footprint, b: Footprint) -> bool:
+    """Whether bounds on what is unknown of their addresses keep two accesses apart."""
+    x, y = _bounds(a), _bounds(b)
+    return x is not None and y is not None and (x[1] <= y[0] or y[1] <= x[0])
+
+
+def _bounds(f: Footprint) -> tuple[int, int] | None:
+    """The first byte of its buffer that an access may touch, and the one behind the last."""
+    ranges = f.access.ranges
+    if f.cells is None or ranges is None or not ranges.starts.size:
+        return None
+    low, high = sum_of(0, [Term(atoms, n) for atoms, n in f.unknown]).interval
+    if low is None or high is None:
+        return None
+    nbytes = f.access.buffer.dtype.nbytes
+    first, last = int(ranges.starts[0]), int(ranges.starts[-1])
+    return first + low * nbytes, last + high * nbytes + f.access.nbytes
 
 
 def _is_one_thread(a: Access, b: Access) -> bool:
