@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,24 @@ def test_a_call_with_the_same_addresses_writes_nothing(
     monkeypatch.setattr(plan, "_write_addresses", None)
     plan.enqueue(a.addresses, 0, 0, graph=False)
     a.check()
+
+
+def test_maps_that_move_cost_about_as_much_as_addresses_do(gpu: FakeDriver) -> None:
+    """Two maps: 6 times the two addresses and the result's, 28 times byte by byte."""
+    plan = _plan(gpu, kernel_of(CASE))
+    calls = [tuple(Arrays(gpu, seed).addresses) for seed in range(2)]
+
+    def cost(write: Callable[[Sequence[int]], None]) -> float:
+        found: list[float] = []
+        for _ in range(7):
+            start = time.process_time()
+            for _ in range(500):
+                write(calls[0])
+                write(calls[1])
+            found.append(time.process_time() - start)
+        return min(found)
+
+    assert cost(plan._write) < 15 * cost(plan._write_addresses)
 
 
 def test_maps_lie_behind_the_scalars_of_an_argument_block() -> None:
