@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from fusewright.kir import ir
-from fusewright.kir.traits import Team
 from fusewright.sim.clocks import (
     CLUSTER,
     KINDS,
@@ -156,6 +155,8 @@ class _Replay:
         s = step.point.statement
         if self.change.weaker is not None and s is self.change.weaker[0]:
             s = self.change.weaker[1]
+        if not isinstance(s, ir.SyncStatement):
+            return self._go_on(step, s)
         match s:
             case ir.BlockSync():
                 teams = [step.point.strands]
@@ -175,15 +176,19 @@ class _Replay:
             case ir.SemaphoreAcquire():
                 return self._take_turn(step, s)
             case _:
-                if not self._come_together(step, s):
-                    return False
-                self._pass(step, s)
-                return True
+                return self._go_on(step, s)
 
-    def _come_together(self, step: Step, s: ir.Statement) -> bool:
+    def _go_on(self, step: Step, s: ir.Statement) -> bool:
+        """An event that blocks at most until the lanes of a warp are there."""
+        is_there = self._come_together(step)
+        if is_there:
+            self._pass(step, s)
+        return is_there
+
+    def _come_together(self, step: Step) -> bool:
         """Whether the warps that execute a statement in step have all their strands there: some of
         them may wait for a semaphore of their own before it."""
-        in_step = s.executed_by() in (Team.WARP, Team.WARPGROUP) and self.model.lanes_meet_in_time
+        in_step = step.is_in_step and self.model.lanes_meet_in_time
         if not in_step or len(step.mine) == len(step.point.strands):
             return True
         arrived = self.met.setdefault(step.point.at, set())
@@ -203,6 +208,15 @@ class _Replay:
 
     def _pass(self, step: Step, s: ir.Statement) -> None:
         """An event that never blocks."""
+        if isinstance(s, ir.SyncStatement):
+            self._sync(step, s)
+        else:
+            self._issue(step, s)
+        if step.is_in_step and self.model.lanes_meet_in_time:
+            self.clocks.meet(step.warps)
+        self.clocks.note(step.strands, step.place)
+
+    def _sync(self, step: Step, s: ir.SyncStatement) -> None:
         c, strands = self.clocks, step.strands
         match s:
             case ir.AsyncCommit():
@@ -234,19 +248,14 @@ class _Replay:
             case ir.SemaphoreArrive() | ir.SemaphoreLeave():
                 for strand, cell, period in self._cells(step):
                     self.flags.count(strand, cell, period, s)
-            case ir.SyncStatement():
-                raise TypeError(f"no order is known for {type(s).__name__}")
             case _:
-                self._issue(step, s)
-        if s.executed_by() in (Team.WARP, Team.WARPGROUP) and self.model.lanes_meet_in_time:
-            c.meet(step.warps)
-        c.note(strands, step.place)
+                raise TypeError(f"no order is known for {type(s).__name__}")
 
     def _issue(self, step: Step, s: ir.Statement) -> None:
         """A statement that is no sync starts work that completes later."""
-        use, kind = s.mbarrier_use(), s.group()
-        if use is not None:
-            self._deliver(step, s, use.nbytes)
+        kind = step.group
+        if step.delivers is not None:
+            self._deliver(step, s, step.delivers)
         if kind is not None:
             self.clocks.issue(step.strands, kind)
         needs_fence = kind is ir.AsyncKind.MMA and self.model.mma_needs_fence

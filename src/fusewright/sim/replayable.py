@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fusewright.kir import ir
+from fusewright.kir.traits import Team
 from fusewright.sim.clocks import CLUSTER, Barrier, Columns, Teams, engines_of
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
@@ -53,7 +54,8 @@ class AtBarrier:
 @dataclass(frozen=True, slots=True)
 class Step:
     """A point as one unit comes to it: the unit's strands, their places in `point`, which of them
-    make one warp, and which name one mbarrier."""
+    make one warp, and which name one mbarrier. Of the statement whether warps execute it in step,
+    the kind of groups that it is part of, and the bytes that it brings an mbarrier."""
 
     point: SyncPoint
     place: float
@@ -61,6 +63,9 @@ class Step:
     strands: Array
     warps: Teams
     barriers: tuple[AtBarrier, ...]
+    is_in_step: bool
+    group: ir.AsyncKind | None
+    delivers: int | None
 
 
 @dataclass(slots=True)
@@ -155,8 +160,15 @@ def _steps(points: Sequence[SyncPoint], unit: Array, warps: Array) -> list[Step]
         mine = np.flatnonzero(np.isin(p.strands, unit))
         if len(mine):
             strands = p.strands[mine]
-            teams = Teams.of(strands, warps[strands])
-            found.append(Step(p, p.at, mine, strands, teams, _places(p, mine)))
+            teams, use = Teams.of(strands, warps[strands]), p.statement.mbarrier_use()
+            is_in_step = p.statement.executed_by() in (Team.WARP, Team.WARPGROUP)
+            nbytes = None if use is None else use.nbytes
+            found.append(
+                Step(
+                    p, p.at, mine, strands, teams, _places(p, mine), is_in_step,
+                    p.statement.group(), nbytes,
+                )
+            )  # fmt: skip
     return found
 
 
