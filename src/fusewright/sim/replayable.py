@@ -162,23 +162,20 @@ def _steps(points: Sequence[SyncPoint], unit: Array, warps: Array) -> list[Step]
             strands = p.strands[mine]
             teams, use = Teams.of(strands, warps[strands]), p.statement.mbarrier_use()
             is_in_step = p.statement.executed_by() in (Team.WARP, Team.WARPGROUP)
-            nbytes = None if use is None else use.nbytes
-            found.append(
-                Step(
-                    p, p.at, mine, strands, teams, _places(p, mine), is_in_step,
-                    p.statement.group(), nbytes,
-                )
-            )  # fmt: skip
+            places, nbytes = ((), None) if use is None else (_places(p, mine), use.nbytes)
+            group = p.statement.group()
+            found.append(Step(p, p.at, mine, strands, teams, places, is_in_step, group, nbytes))
     return found
 
 
 def _places(p: SyncPoint, mine: Array) -> tuple[AtBarrier, ...]:
-    """The strands of a unit by the mbarrier, or semaphore, that they name, and by parity."""
-    codes = np.stack((p.mbarriers[mine], p.parities[mine]))
+    """The strands of a unit by the mbarrier that they name, and by parity."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for k in mine.tolist():
+        groups.setdefault((int(p.mbarriers[k]), int(p.parities[k])), []).append(k)
     return tuple(
-        AtBarrier(int(byte), int(parity), p.strands[here], p.lanes[here])
-        for byte, parity in np.unique(codes, axis=1).T
-        for here in (mine[(codes == [[byte], [parity]]).all(axis=0)],)
+        AtBarrier(byte, parity, p.strands[here], p.lanes[here])
+        for (byte, parity), here in groups.items()
     )
 
 
