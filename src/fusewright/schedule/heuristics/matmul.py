@@ -24,6 +24,7 @@ from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
+    MAX_ACCUMULATORS,
     ProductPlan,
     Sizes,
     in_split_clusters,
@@ -118,7 +119,7 @@ class MatmulScheduler:
 
     def _has_room(self, plan: ProductPlan) -> bool:
         """Whether the registers of warps that multiply hold what is computed of the sums."""
-        if plan.warpgroups <= MAX_COMPUTING:
+        if plan.warpgroups <= MAX_COMPUTING and plan.accumulators <= MAX_ACCUMULATORS:
             return True
         views = {o for p in self._products for o in p.operands}
         behind = [s for s in computed(self.flow.stages) if s not in {*self._products, *views}]

@@ -46,7 +46,10 @@ well."""
 LEAST_REGISTERS = 32
 """Of a thread that copies, beside those that multiply."""
 MAX_ACCUMULATORS = 128
-"""Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
+"""Registers of a thread for them where all threads of a block have an equal share."""
+WIDEST = 288
+"""Columns of a tile of two warpgroups beside which `ENOUGH_STAGES` and a part of the results have
+room."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -54,8 +57,9 @@ ENOUGH_STAGES = 4
 """Tiles under way for which results leave in parts: more are not worth it. 8192 cubed in 8 bits
 took 873 us with whole results and four of them, 915 with thirds and five (one H200, 2026-11-24,
 `bench.products`)."""
-STAGED_COLUMNS = (128, 64)
-"""Of a result that leave through shared memory together, where they divide a tile's."""
+STAGED_COLUMNS = (32, 128)
+"""Of a result that leave through shared memory together: at least, and at most where several parts
+divide a tile's."""
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
 AHEAD_UNIT = 32
@@ -125,6 +129,11 @@ class ProductPlan:
     def blocks_together(self) -> int:
         """The blocks that start together, as a cluster: 1 where there are none."""
         return self.splits if self.mode == "cluster" else self.cluster_size
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread for the sums of all products."""
+        return self.rows * self.columns * self.products // (self.warpgroups * WARPGROUP_SIZE)
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -208,10 +217,12 @@ def menu_plans(
 
 
 def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
-    """The width between those of the large tiles with which all rounds of tiles together have the
-    fewest sums, where those are fewer than with any of these: of 4100 x 4100 tiles of 128 x 256
-    take five rounds for 4.25, those of 128 x 208 five for 5. Where the second operand lies across a
-    tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
+    """The width between those of the large tiles, or beyond, with which all rounds of tiles
+    together have the fewest sums, where those are fewer than with any of these: of 4100 x 4100
+    tiles of 128 x 256 take five rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025
+    those of 128 x 272 leave no column of tiles for the last of all columns. Where the second
+    operand lies across a tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu
+    are."""
     if sizes.across[1]:
         return []
 
@@ -221,9 +232,9 @@ def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
         return rows * columns * -(-tiles // target.multiprocessors)
 
     large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
-    rows, widest, warpgroups = large[0]
+    rows, _, warpgroups = large[0]
     narrowest = min(columns for r, columns, _ in large if r == rows)
-    widths = range(widest - STAGED_UNIT, narrowest, -STAGED_UNIT)
+    widths = range(WIDEST, narrowest, -STAGED_UNIT)
     tile = min(((rows, c, warpgroups) for c in widths), key=sums)
     return [tile] if sums(tile) < min(map(sums, large)) else []
 
@@ -273,11 +284,11 @@ def _staged_columns(columns: int) -> list[int]:
     them."""
     if columns % STAGED_UNIT:
         return [0]
-    whole = [columns] if columns % STAGED_COLUMNS[0] else []
-    halves = (
-        [columns // 2] if columns > STAGED_COLUMNS[0] and columns % (2 * STAGED_UNIT) == 0 else []
-    )
-    return list(dict.fromkeys([*whole, *halves, *(c for c in STAGED_COLUMNS if columns % c == 0)]))
+    least, most = STAGED_COLUMNS
+    whole = [columns] if columns % most else []
+    halves = [columns // 2] if columns > most and columns % (2 * STAGED_UNIT) == 0 else []
+    parts = [c for c in range(most, least - 1, -STAGED_UNIT) if columns % c == 0]
+    return list(dict.fromkeys([*whole, *halves, *parts]))
 
 
 def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
@@ -313,11 +324,10 @@ def in_order(plan: ProductPlan, sizes: Sizes, target: Target) -> ProductPlan:
 def _holds(plan: ProductPlan) -> bool:
     """Whether the accumulators of all products, and the sums that they are added to, fit the
     registers of a thread."""
-    held = plan.rows * plan.columns * plan.products // (plan.warpgroups * WARPGROUP_SIZE)
     if plan.registers is None:
-        return held <= MAX_ACCUMULATORS
+        return plan.accumulators <= MAX_ACCUMULATORS
     room = plan.registers[1] - CODE.product_registers
-    return 2 * held <= room if plan.promoted else held <= min(MAX_ACCUMULATORS, room)
+    return plan.accumulators * (2 if plan.promoted else 1) <= room
 
 
 def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
