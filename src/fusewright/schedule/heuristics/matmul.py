@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import MatMul, Permute, Pointwise
+from fusewright.fusion.ir import MatMul, Permute, Pointwise, ViewBase
 from fusewright.fusion.strided import box_problem
 from fusewright.memory import Memory
 from fusewright.schedule.copies import put_first
@@ -119,12 +119,16 @@ class MatmulScheduler:
 
     def _has_room(self, plan: ProductPlan) -> bool:
         """Whether the registers of warps that multiply hold what is computed of the sums."""
-        if plan.warpgroups <= MAX_COMPUTING and plan.accumulators <= MAX_ACCUMULATORS:
+        is_shared = plan.warpgroups > MAX_COMPUTING
+        if not is_shared and plan.accumulators <= MAX_ACCUMULATORS:
             return True
-        views = {o for p in self._products for o in p.operands}
-        behind = [s for s in computed(self.flow.stages) if s not in {*self._products, *views}]
-        casts = [isinstance(s.op, Pointwise) and s.op.fn in ("cast", "copy") for s in behind]
-        return plan.staged > 0 and all(casts)
+        moved = [
+            isinstance(s.op, ViewBase)
+            or (isinstance(s.op, Pointwise) and s.op.fn in ("cast", "copy"))
+            for s in computed(self.flow.stages)
+            if s not in self._products
+        ]
+        return (plan.staged > 0 or not is_shared) and all(moved)
 
     def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
         """The plan with shared depths, where all sizes are known."""

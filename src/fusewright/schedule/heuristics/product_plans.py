@@ -217,12 +217,12 @@ def menu_plans(
 
 
 def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
-    """The width between those of the large tiles, or beyond, with which all rounds of tiles
-    together have the fewest sums, where those are fewer than with any of these: of 4100 x 4100
-    tiles of 128 x 256 take five rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025
-    those of 128 x 272 leave no column of tiles for the last of all columns. Where the second
-    operand lies across a tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu
-    are."""
+    """The widths between those of the large tiles, or beyond, with which all rounds of tiles
+    together have the fewest sums, where those are fewer than with any of these: the one of all, and
+    the one of those whose results may leave in halves. Of 4100 x 4100 tiles of 128 x 256 take five
+    rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025 those of 128 x 272 leave no
+    column of tiles for the last of all columns. Where the second operand lies across a tile's
+    columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
     if sizes.across[1]:
         return []
 
@@ -234,9 +234,9 @@ def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
     large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
     rows, _, warpgroups = large[0]
     narrowest = min(columns for r, columns, _ in large if r == rows)
-    widths = range(WIDEST, narrowest, -STAGED_UNIT)
-    tile = min(((rows, c, warpgroups) for c in widths), key=sums)
-    return [tile] if sums(tile) < min(map(sums, large)) else []
+    widths = (range(WIDEST, narrowest, -unit) for unit in (STAGED_UNIT, 2 * STAGED_UNIT))
+    found = (min(((rows, c, warpgroups) for c in own), key=sums) for own in widths)
+    return [t for t in dict.fromkeys(found) if sums(t) < min(map(sums, large))]
 
 
 def _with_ring(

@@ -135,10 +135,11 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
 
 
 @lru_cache(maxsize=KEPT)
-def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN) -> float:
+def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN, outputs: int = 1) -> float:
     """Microseconds of a product and what is computed of it with the tile that ranks first, alone or
-    in clusters."""
-    plans = menu_plans(sizes, target, outputs=int(not suffix.stored), loaded=suffix.loaded)
+    in clusters, where so many results leave by boxes."""
+    boxed = 0 if suffix.stored else outputs
+    plans = menu_plans(sizes, target, outputs=boxed, loaded=suffix.loaded)
     first = min(plans, key=lambda p: ranked_us(sizes, p, target, suffix))
     return predicted_us(sizes, first, target, suffix)
 
