@@ -45,6 +45,9 @@ from fusewright.target import (
 LEAST_EXTENT = 2
 """Rows and columns: with one, no element of the other operand is used twice, and a sum of products
 reads both at the speed of memory."""
+EXCHANGED = 1.02
+"""How much faster a product of many rows has to be predicted with its operands exchanged: one
+formula gives both times, so that most of what it is off by cancels."""
 LEAST_DEPTH = BULK_ALIGNMENT // 2
 """Elements of a row: shorter ones are shorter than what separates rows that a map takes."""
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
@@ -380,9 +383,8 @@ def _may_swap(t: Tensor, target: Target) -> bool:
 
 def _placed(sizes: Sizes, outputs: int, target: Target) -> Sizes:
     """The sizes with the operands in those places that are faster, where so many results leave by
-    boxes: exchanged by more than what times are off, but where there are fewer rows than a tile
-    has."""
-    other, gain = _exchanged(sizes), 1.0 if sizes.rows <= MMA_ROWS else ALIKE
+    boxes: exchanged by a margin, but where there are fewer rows than a tile has."""
+    other, gain = _exchanged(sizes), 1.0 if sizes.rows <= MMA_ROWS else EXCHANGED
     own, exchanged = (least_us(z, target, outputs=outputs) for z in (sizes, other))
     return other if gain * exchanged < own else sizes
 

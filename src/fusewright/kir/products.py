@@ -196,8 +196,9 @@ def _rounding(storage: Storage, s: Stage) -> str:
 
 def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
     """The matrix instructions of a product at one place: for each step of the tile's depth, one for
-    every 64 rows of a warpgroup and as many columns as it takes. Accumulators begin with the first step; those of promoted sums
-    begin again every `PROMOTED_DEPTH` pairs, when they are added to the stage's own:
+    every 64 rows of a warpgroup and as many columns as it takes. Accumulators begin with the first
+    step; those of promoted sums begin again every `PROMOTED_DEPTH` pairs, when they are added to
+    the stage's own:
 
         sums[0..n] = a[0..128] @ b[0..128];  dst[0..n] = dst[0..n] + sums[0..n]
     """

@@ -139,7 +139,7 @@ class MatmulScheduler:
             yield from in_split_clusters(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
-        """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later. Of those
+        """Plans in the order of their predicted time, in clusters by a margin later. Of those
         that are as fast as the fastest, the one outside of clusters that reads the least memory
         comes first, unless the fastest is in one: its time is that of boxes. Of several, one whose
         tiles all run at once comes by its time, others by the lines of their boxes, then the one

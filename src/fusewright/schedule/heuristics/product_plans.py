@@ -72,9 +72,6 @@ MAX_GROUP = 32
 CLUSTERS = (2,)
 """Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
 of 132 multiprocessors surely hold some."""
-MAX_IN_CLUSTERS = 2
-"""Warpgroups of a block in a cluster: tiles of 192 x 192 by three took 1.22 times their prediction,
-of 128 x 256 by two 1.10 times (4096 x 4096 x 4104, one H100, 2026-11-26)."""
 SPLIT_CLUSTERS = (2, 4, 8)
 """Blocks of a cluster that share a depth: they divide the threads of a warpgroup."""
 LEAST_TRIPS = 8
@@ -292,10 +289,8 @@ def _staged_columns(columns: int) -> list[int]:
 
 
 def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
-    """The plan with tiles in clusters below each other and side by side. Of three warpgroups all
-    of two blocks hand each slot of a ring back: 192 x 192 took 1.13 to 1.22 times as long as the
-    same prediction of two (4097 x 4104 x 4104 on an H200, 4096 x 4096 x 4104 on an H100)."""
-    if plan.stages == 1 or plan.warpgroups > MAX_IN_CLUSTERS:
+    """The plan with tiles in clusters below each other and side by side."""
+    if plan.stages == 1 or plan.warpgroups > target.calibration.cluster_warpgroups:
         return
     for n in CLUSTERS:
         for cluster, shared in (((n, 1), plan.columns), ((1, n), plan.rows)):

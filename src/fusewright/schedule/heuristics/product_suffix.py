@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.fusion.ir import Permute, Pointwise
+from fusewright.fusion.ir import Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel

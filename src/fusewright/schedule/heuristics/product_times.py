@@ -15,13 +15,6 @@ KEPT = 64
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
 ALIKE = 1.05
 """Predicted times within this factor count as equal: the model is no better."""
-IN_CLUSTERS = 1.15
-"""How much faster a plan in clusters has to be predicted than all others: twice what the model is
-off in the root mean square (`bench.product_fit`). Of nine measured plans in clusters none was
-faster than the same one without by more than the noise (notes/products.md)."""
-INSIDE_ALONE = 1.1
-"""Where rows begin inside of lines plans in clusters take 0.98 to 1.05 of their prediction, others
-1.1 to 1.27 (22 products, one H100, 2026-11-26)."""
 
 
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
@@ -117,11 +110,11 @@ def step_of(sizes: Sizes, plan: ProductPlan, whole: tuple[int, int] | None = Non
 def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
     """The microseconds by which plans are ranked: with a margin for clusters, where rows begin
     inside of lines for all others."""
-    is_together = plan.blocks_together > 1
+    known, is_together = target.calibration, plan.blocks_together > 1
     if max(sizes.lines) > 1.0:
-        margin = 1.0 if is_together else INSIDE_ALONE
+        margin = 1.0 if is_together else known.alone_margin
     else:
-        margin = IN_CLUSTERS if is_together else 1.0
+        margin = known.cluster_margin if is_together else 1.0
     return predicted_us(sizes, plan, target, suffix) * margin
 
 
