@@ -208,8 +208,7 @@ def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[S
     extent = {i: constant_value(s.loops[i].axis.extent) or 1 for i in range(step, len(s.loops))}
     thread = next(i for i, x in enumerate(s.loops) if x.parallel is Parallel.TIDX)
     group = Var("warpgroup", 0, None)
-    fixed = {values[i]: ZERO for i in (inside, half, element) if isinstance(values[i], Var)}
-    fixed |= {values[thread]: group * WARPGROUP_SIZE}
+    fixed = {inside: ZERO, half: ZERO, element: ZERO, thread: group * WARPGROUP_SIZE}
     apart = instructions_across(extent[word] * MMA_COLUMNS_UNIT)
     words = extent[word] // apart
     count = words * MMA_COLUMNS_UNIT
@@ -221,8 +220,8 @@ def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[S
     out: list[Statement] = []
     for k in range(extent[step]):
         for r, c in itertools.product(range(extent[several]), range(apart)):
-            here = {values[step]: Int(k), values[several]: Int(r), values[word]: Int(c * words)}
-            here = {**fixed, **{v: e for v, e in here.items() if isinstance(v, Var)}}
+            places = {**fixed, step: Int(k), several: Int(r), word: Int(c * words)}
+            here = {v: e for i, e in places.items() if isinstance(v := values[i], Var)}
             a, b = (_matrix(storage, seen, p, here, group, values[thread]) for p in (0, 1))
             accumulator = Reg(sums, Int((r * apart + c) * count // 2))
             out.append(Mma(accumulator, a, b, count, TRUE if k % every else again))
