@@ -87,6 +87,7 @@ PLANS = (
     ProductPlan(128, 64, 32, 2, 6, 0),
     ProductPlan(128, 272, 64, 2, 3, 272, blocks=4),
     ProductPlan(128, 288, 64, 2, 2, 48),
+    ProductPlan(256, 144, 64, 2, 2, 48, blocks=2),
 )
 
 

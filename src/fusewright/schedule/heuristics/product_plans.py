@@ -43,13 +43,14 @@ LEAST_LARGE = 128 * 128
 LARGE_TILE = 128 * 192
 """Of two warpgroups or three: accumulators that an equal share of the registers does not hold
 well."""
+LARGE_WARPGROUPS = 2
 LEAST_REGISTERS = 32
 """Of a thread that copies, beside those that multiply."""
 MAX_ACCUMULATORS = 128
 """Registers of a thread for them where all threads of a block have an equal share."""
-WIDEST = 288
-"""Columns of a tile of two warpgroups beside which `ENOUGH_STAGES` and a part of the results have
-room."""
+WIDTHS = ((128, 144, 288), (256, 144, 160))
+"""Of tiles of two warpgroups that the menu lacks: rows, the fewest and the most columns. Beside the
+widest `ENOUGH_STAGES` and a part of the results have room."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -57,9 +58,9 @@ ENOUGH_STAGES = 4
 """Tiles under way for which results leave in parts: more are not worth it. 8192 cubed in 8 bits
 took 873 us with whole results and four of them, 915 with thirds and five (one H200, 2026-11-24,
 `bench.products`)."""
-STAGED_COLUMNS = (32, 128)
-"""Of a result that leave through shared memory together: at least, and at most where several parts
-divide a tile's."""
+STAGED_COLUMNS = 128
+"""Of a result that leave through shared memory together, at most where several parts divide a
+tile's."""
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
 AHEAD_UNIT = 32
@@ -214,10 +215,9 @@ def menu_plans(
 
 
 def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
-    """The widths between those of the large tiles, or beyond, with which all rounds of tiles
-    together have the fewest sums, where those are fewer than with any of these: the one of all, and
-    the one of those whose results may leave in halves. Of 4100 x 4100 tiles of 128 x 256 take five
-    rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025 those of 128 x 272 leave no
+    """The widths of each row of `WIDTHS` with which all rounds of tiles together have the fewest
+    sums, where those are no more than with any of the menu: of 4100 x 4100 tiles of 128 x 256 take
+    five rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025 those of 128 x 272 leave no
     column of tiles for the last of all columns. Where the second operand lies across a tile's
     columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
     if sizes.across[1]:
@@ -228,12 +228,12 @@ def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
         tiles = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
         return rows * columns * -(-tiles // target.multiprocessors)
 
-    large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
-    rows, _, warpgroups = large[0]
-    narrowest = min(columns for r, columns, _ in large if r == rows)
-    widths = (range(WIDEST, narrowest, -unit) for unit in (STAGED_UNIT, 2 * STAGED_UNIT))
-    found = (min(((rows, c, warpgroups) for c in own), key=sums) for own in widths)
-    return [t for t in dict.fromkeys(found) if sums(t) < min(map(sums, large))]
+    least = min(sums(t) for t in _MENU if t[0] * t[1] >= LEAST_LARGE)
+    found: list[tuple[int, int, int]] = []
+    for rows, fewest, most in WIDTHS:
+        widths = range(most, fewest - 1, -STAGED_UNIT)
+        found.append(min(((rows, c, LARGE_WARPGROUPS) for c in widths), key=sums))
+    return [t for t in dict.fromkeys(found) if t not in _MENU and sums(t) <= least]
 
 
 def _with_ring(
@@ -281,10 +281,10 @@ def _staged_columns(columns: int) -> list[int]:
     them."""
     if columns % STAGED_UNIT:
         return [0]
-    least, most = STAGED_COLUMNS
+    most = STAGED_COLUMNS
     whole = [columns] if columns % most else []
     halves = [columns // 2] if columns > most and columns % (2 * STAGED_UNIT) == 0 else []
-    parts = [c for c in range(most, least - 1, -STAGED_UNIT) if columns % c == 0]
+    parts = [c for c in range(most, 0, -STAGED_UNIT) if columns % c == 0]
     return list(dict.fromkeys([*whole, *halves, *parts]))
 
 
