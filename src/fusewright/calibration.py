@@ -64,6 +64,11 @@ class Calibration:
         box_overlap           the order of the norm, for kernels whose operands come by boxes
         box_cluster_us        until the blocks of a cluster with rings have begun and left together
 
+        across_weight         a byte that threads store across the rows of a product's tile, over one
+                              that memory moves, beside what stores along them take: with operands
+                              exchanged 8 to 17 MB of parts of 257 x 256 x 131072, 513 x 1024 x 32768
+                              and 1025 x 1024 x 65536 took 1.3 us more for each (H100, 2026-11-26)
+
     What products by warpgroups are off by, where they are ranked:
         cluster_margin        how much faster a plan in clusters has to be predicted than others:
                               twice what the model is off in the root mean square. Of nine measured
@@ -109,6 +114,7 @@ class Calibration:
     stream_launch_us: float
     box_overlap: float
     box_cluster_us: float
+    across_weight: float
     cluster_margin: float
     alone_margin: float
     cluster_warpgroups: int
@@ -137,6 +143,7 @@ FITTED = (
     "thread_tile_us",
     "exposed_clocks",
     "overlap",
+    "across_weight",
     "cluster_margin",
     "alone_margin",
     *PRODUCT_FIGURES,
@@ -180,6 +187,7 @@ H200 = Calibration(
     stream_launch_us=3.0,
     box_overlap=2.7,
     box_cluster_us=2.3,
+    across_weight=6.2,
     cluster_margin=1.15,
     alone_margin=1.1,
     cluster_warpgroups=2,

@@ -17,7 +17,7 @@ from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
-from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, Sizes
+from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, LARGE_TILE, Sizes
 from fusewright.schedule.heuristics.product_suffix import Suffix
 from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
@@ -48,6 +48,9 @@ reads both at the speed of memory."""
 EXCHANGED = 1.02
 """How much faster a product of many rows has to be predicted with its operands exchanged: one
 formula gives both times, so that most of what it is off by cancels."""
+FILLED = 4
+"""Tiles for each multiprocessor of a product that is not cut in slices: a part of the last round is
+less than what its slices leave to be summed."""
 LEAST_DEPTH = BULK_ALIGNMENT // 2
 """Elements of a row: shorter ones are shorter than what separates rows that a map takes."""
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
@@ -370,7 +373,7 @@ def is_swapped(t: Tensor, target: Target) -> bool:
         return False
     count = product_slices(t, target)
     part, outputs = _part(sizes_of(t), count), int(count == 1 and t.dtype is not float32)
-    return _placed(part, outputs, target) is not part
+    return _placed_us(part, outputs, target)[1]
 
 
 def _may_swap(t: Tensor, target: Target) -> bool:
@@ -381,12 +384,17 @@ def _may_swap(t: Tensor, target: Target) -> bool:
     return sum_of_products_reason(t, target) is None and not is_by_warps(t, target)
 
 
-def _placed(sizes: Sizes, outputs: int, target: Target) -> Sizes:
-    """The sizes with the operands in those places that are faster, where so many results leave by
-    boxes: exchanged by a margin, but where there are fewer rows than a tile has."""
-    other, gain = _exchanged(sizes), 1.0 if sizes.rows <= MMA_ROWS else EXCHANGED
-    own, exchanged = (least_us(z, target, outputs=outputs) for z in (sizes, other))
-    return other if gain * exchanged < own else sizes
+def _placed_us(sizes: Sizes, outputs: int, target: Target) -> tuple[float, bool]:
+    """Microseconds of a product with the operands in those places that are faster, where so many
+    results leave by boxes, and whether they are exchanged: by a margin, but where there are fewer
+    rows than a tile has. Threads store what leaves by no boxes across, then."""
+    own = least_us(sizes, target, outputs=outputs)
+    other = least_us(_exchanged(sizes), target, outputs=outputs)
+    if not outputs:
+        nbytes = float32.nbytes * sizes.batch * sizes.rows * sizes.columns
+        other += target.calibration.across_weight * nbytes / target.memory_nbytes_per_us
+    margin = 1.0 if sizes.rows <= MMA_ROWS else EXCHANGED
+    return (other, True) if margin * other < own else (own, False)
 
 
 def _exchanged(sizes: Sizes) -> Sizes:
@@ -434,9 +442,10 @@ def two_kernels(t: Tensor, target: Target) -> tuple[float, int]:
 
 def _counts(sizes: Sizes, target: Target) -> list[int]:
     """Numbers of slices that begin where a tensor map may, are no shorter than a tile is deep, and
-    are no more than there are multiprocessors."""
+    are no more than there are multiprocessors: one where tiles fill all of these several times."""
     unit = BULK_ALIGNMENT // sizes.itemsize
-    if sizes.depth % unit:
+    tiles = sizes.batch * sizes.rows * sizes.columns / LARGE_TILE
+    if sizes.depth % unit or tiles > FILLED * target.multiprocessors:
         return [1]
     most = min(target.multiprocessors, max(1, sizes.itemsize * sizes.depth // DEPTH_NBYTES))
     return [d for d in range(1, most + 1) if sizes.depth // unit % d == 0]
@@ -476,11 +485,7 @@ def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
     """The same of warpgroups, with the operands in those places that are faster: threads store the
     parts that slices leave."""
     outputs = int(count == 1)
-
-    def us(s: Sizes) -> float:
-        return least_us(_placed(s, outputs, target), target, outputs=outputs)
-
-    return _in_slices_us(sizes, count, target, us)
+    return _in_slices_us(sizes, count, target, lambda s: _placed_us(s, outputs, target)[0])
 
 
 def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes], float]) -> float:

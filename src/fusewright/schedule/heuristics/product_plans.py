@@ -43,7 +43,6 @@ LEAST_LARGE = 128 * 128
 LARGE_TILE = 128 * 192
 """Of two warpgroups or three: accumulators that an equal share of the registers does not hold
 well."""
-LARGE_WARPGROUPS = 2
 LEAST_REGISTERS = 32
 """Of a thread that copies, beside those that multiply."""
 MAX_ACCUMULATORS = 128
@@ -51,6 +50,9 @@ MAX_ACCUMULATORS = 128
 WIDTHS = ((128, 144, 288), (256, 144, 160))
 """Of tiles of two warpgroups that the menu lacks: rows, the fewest and the most columns. Beside the
 widest `ENOUGH_STAGES` and a part of the results have room."""
+BETWEEN = 0.97
+"""Of the sums of a tile of the menu: 6144 x 6144 x 6144 takes as long with tiles of 256 x 144 as
+with 128 x 256, of as many sums (651 us, one H100, 2026-11-26)."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -216,24 +218,30 @@ def menu_plans(
 
 def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
     """The widths of each row of `WIDTHS` with which all rounds of tiles together have the fewest
-    sums, where those are no more than with any of the menu: of 4100 x 4100 tiles of 128 x 256 take
-    five rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025 those of 128 x 272 leave no
-    column of tiles for the last of all columns. Where the second operand lies across a tile's
-    columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
-    if sizes.across[1]:
-        return []
+    sums, where those are fewer than with any of the menu, by a margin: of 4100 x 4100 tiles of
+    128 x 256 take five rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025 those of
+    128 x 272 leave no column of tiles for the last of all columns. Where the second operand lies
+    across a tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu are. Where rows
+    begin inside of lines those of the menu count that may stand in clusters, and whose boxes have
+    the fewest lines."""
 
     def sums(tile: tuple[int, int, int]) -> int:
         rows, columns, _ = tile
         tiles = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
         return rows * columns * -(-tiles // target.multiprocessors)
 
-    least = min(sums(t) for t in _MENU if t[0] * t[1] >= LEAST_LARGE)
+    most = target.calibration.cluster_warpgroups
+    large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
+    if max(sizes.lines) > 1.0:
+        large = [t for t in large if t[0] * t[1] > LARGE_TILE and t[2] <= most]
+    least = min(map(sums, large))
+    if sizes.across[1] or least == LEAST_LARGE:
+        return []
     found: list[tuple[int, int, int]] = []
-    for rows, fewest, most in WIDTHS:
-        widths = range(most, fewest - 1, -STAGED_UNIT)
-        found.append(min(((rows, c, LARGE_WARPGROUPS) for c in widths), key=sums))
-    return [t for t in dict.fromkeys(found) if t not in _MENU and sums(t) <= least]
+    for rows, fewest, widest in WIDTHS:
+        widths = range(widest, fewest - 1, -STAGED_UNIT)
+        found.append(min(((rows, c, 2) for c in widths), key=sums))
+    return [t for t in found if t not in _MENU and sums(t) <= BETWEEN * least]
 
 
 def _with_ring(

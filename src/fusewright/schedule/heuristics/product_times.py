@@ -11,7 +11,7 @@ from fusewright.schedule.heuristics.product_steps import Step, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
-KEPT = 64
+KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
 ALIKE = 1.05
 """Predicted times within this factor count as equal: the model is no better."""
