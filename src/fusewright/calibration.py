@@ -64,10 +64,10 @@ class Calibration:
         box_overlap           the order of the norm, for kernels whose operands come by boxes
         box_cluster_us        until the blocks of a cluster with rings have begun and left together
 
-        across_weight         a byte that threads store across the rows of a product's tile, over one
-                              that memory moves, beside what stores along them take: with operands
-                              exchanged 8 to 17 MB of parts of 257 x 256 x 131072, 513 x 1024 x 32768
-                              and 1025 x 1024 x 65536 took 1.3 us more for each (H100, 2026-11-26)
+        across_weight         a byte that threads store across the rows of a product's tile, over
+                              one that memory moves, beside what stores along them take: parts of
+                              8 to 17 MB of 257 x 256 x 131072, 513 x 1024 x 32768 and 1025 x 1024 x
+                              65536, exchanged, took 1.3 us more for each (one H100, 2026-11-26)
 
     What products by warpgroups are off by, where they are ranked:
         cluster_margin        how much faster a plan in clusters has to be predicted than others:
