@@ -63,6 +63,24 @@ class Calibration:
                               in a graph (`bench.product_sweep`: 3.5 and 4.5 for two, 0.9 for one)
         box_overlap           the order of the norm, for kernels whose operands come by boxes
         box_cluster_us        until the blocks of a cluster with rings have begun and left together
+
+        across_weight         a byte that threads store across the rows of a product's tile, over
+                              one that memory moves, beside what stores along them take: parts of
+                              8 to 17 MB of 257 x 256 x 131072, 513 x 1024 x 32768 and 1025 x 1024 x
+                              65536, exchanged, took 1.3 us more for each (one H100, 2026-11-26)
+
+    What products by warpgroups are off by, where they are ranked:
+        cluster_margin        how much faster a plan in clusters has to be predicted than others:
+                              twice what the model is off in the root mean square. Of nine measured
+                              plans in clusters none was faster than the same one without by more
+                              than the noise (H200, 2026-11-24, notes/products.md)
+        alone_margin          of a plan outside of clusters, where rows begin inside of lines: such
+                              plans take 1.1 to 1.27 of their prediction, those in clusters 0.98 to
+                              1.05 (22 products, one H100, 2026-11-26)
+        cluster_warpgroups    of a block in a cluster, at most, as all of two blocks hand each slot
+                              of a ring back: tiles of 192 x 192 by three took 1.13 to 1.22 times as
+                              long as the same prediction of two (4097 x 4104 x 4104 on an H200,
+                              4096 x 4096 x 4104 on an H100, 2026-11-26)
     """
 
     chip: str
@@ -96,6 +114,10 @@ class Calibration:
     stream_launch_us: float
     box_overlap: float
     box_cluster_us: float
+    across_weight: float
+    cluster_margin: float
+    alone_margin: float
+    cluster_warpgroups: int
 
 
 PRODUCT_FIGURES = (
@@ -121,6 +143,9 @@ FITTED = (
     "thread_tile_us",
     "exposed_clocks",
     "overlap",
+    "across_weight",
+    "cluster_margin",
+    "alone_margin",
     *PRODUCT_FIGURES,
 )
 """Figures that no single kernel shows."""
@@ -162,5 +187,9 @@ H200 = Calibration(
     stream_launch_us=3.0,
     box_overlap=2.7,
     box_cluster_us=2.3,
+    across_weight=6.2,
+    cluster_margin=1.15,
+    alone_margin=1.1,
+    cluster_warpgroups=2,
 )
 """The one chip that was measured: all targets use its figures until theirs are."""

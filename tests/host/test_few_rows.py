@@ -13,6 +13,8 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.ir import MatMul
 from fusewright.host.product_forms import is_swapped, product_slices
+from fusewright.kir.ir import StMatrix
+from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes
 from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.target import target_of
@@ -60,8 +62,8 @@ def test_right_with_the_syncs_it_needs(
     assert not report.missing and not report.redundant
 
 
-def test_what_follows_a_transposed_product_leaves_by_threads() -> None:
-    """A tile in shared memory lies by rows of the product, boxes of the result do not."""
+def test_what_follows_a_transposed_product_leaves_by_boxes() -> None:
+    """Matrices are stored transposed in a tile that lies by columns of the product."""
     fusion = fw.trace(
         lambda x, w: fw.permute_dims(w @ x.T, (1, 0)) * 2,
         S((16, 256), "float16"),
@@ -69,10 +71,17 @@ def test_what_follows_a_transposed_product_leaves_by_threads() -> None:
     )
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(t).astype(np.float16) for t in ((16, 256), (256, 256))]
-    (made,) = fw.compile(fusion).simulate(*arrays).outputs
-    np.testing.assert_allclose(made, fw.evaluate(fusion, *arrays)[0], rtol=1e-2, atol=1e-2)
+    result = fw.compile(fusion).simulate(*arrays)
+    assert result.races == []
+    wanted = fw.evaluate(fusion, *arrays)[0]
+    np.testing.assert_allclose(result.outputs[0], wanted, rtol=1e-2, atol=1e-2)
     large = S((4096, 4096), "float16")
     (kernel,) = fw.compile(fw.trace(lambda x, w: (w @ x.T).T * 2, large, large)).kernels
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["staged"] > 0
+    stores = [s for s in walk_statements(kernel.ir) if isinstance(s, StMatrix)]
+    assert stores and all(s.transposed for s in stores)
+    odd = S((4100, 4096), "float16")  # rows of 8,200 bytes: no map takes the result
+    (kernel,) = fw.compile(fw.trace(lambda x, w: (w @ x.T).T * 2, large, odd)).kernels
     assert kernel.heuristic is not None and dict(kernel.heuristic.values)["staged"] == 0
 
 
@@ -83,9 +92,10 @@ def product(m: int, n: int, k: int) -> Any:
 
 def test_which_products_are_exchanged() -> None:
     assert all(is_swapped(product(m, 4096, 4096), TARGET) for m in (2, 7, 16, 48))
-    # One row of 257 in a tile of 128: 93.6 us for 50.6 of 256 rows. Columns fit tiles of 144.
+    # One row of 257 in a tile of 128: 93.6 us for 50.6 of 256 rows. Columns fit tiles of 288.
     assert is_swapped(product(257, 14336, 4096), TARGET)
     assert is_swapped(product(129, 14336, 4096), TARGET)
+    assert is_swapped(product(1025, 1024, 65536), TARGET)  # in four slices, of tiles of 272
     assert not is_swapped(product(256, 14336, 4096), TARGET)
     assert not is_swapped(product(4097, 4096, 4096), TARGET)
     assert not is_swapped(product(4096, 16, 4096), TARGET)
@@ -129,6 +139,7 @@ def test_the_chosen_plan_is_among_the_best_measured(shape: tuple[int, int, int])
 
 def test_slices_pay_where_few_tiles_have_long_rows() -> None:
     assert product_slices(product(64, 4096, 28672), TARGET) == 4  # on an H100 86.6 us for 93.0
+    assert product_slices(product(1025, 1024, 65536), TARGET) == 4
     assert product_slices(product(512, 512, 4096), TARGET) == 1  # 8.9 us for 8.9 and a launch
     assert product_slices(product(128, 4096, 4096), TARGET) == 1  # 14.5 us for 15.0 and more
     assert product_slices(product(4096, 4096, 4096), TARGET) == 1

@@ -85,6 +85,7 @@ CASES = (
     (plain, (500, 264, 136), ProductPlan(128, 128, 64, 2, 2, 64, blocks=2, cluster=BELOW)),
     (plain, (256, 64, 320), ProductPlan(64, 64, 64, 1, 3, 64, cluster=(4, 1))),
     (plain, (384, 128, 64), ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)),
+    (plain, (130, 280, 200), ProductPlan(64, 272, 64, 1, 2, 0, cluster=BELOW)),
     (gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, blocks=2, cluster=BELOW)),
     (gelu, (200, 200, 328), ProductPlan(64, 64, 64, 1, 2, 64, group=2, cluster=BESIDE)),
 )  # fmt: skip
@@ -120,6 +121,18 @@ def test_every_sync_is_needed(sizes: tuple[int, int, int], plan: ProductPlan) ->
     kinds = [s.kind for s in kernel.syncs]
     assert (kinds.count("ClusterArrive"), kinds.count("ClusterWait")) == (2, 2)
     assert kinds[-1] == "ClusterWait"
+
+
+@pytest.mark.parametrize("depth", [128, 192])
+def test_blocks_meet_at_the_end_where_they_hand_back_what_others_fill(depth: int) -> None:
+    """Of two steps in a ring of two nothing is handed back: a block has waited for all that others
+    send it. Of three one slot is, and who hands it back writes to a block that has to be there."""
+    plan = ProductPlan(64, 64, 64, 1, 2, 64, cluster=BELOW)
+    fusion = product_of(plain, 128, 64, depth)
+    kernel = scheduled(fusion, plan).lower("sm_90a")
+    report = fw.verify(kernel, *arrays_of(fusion))
+    assert report.ok and not report.redundant, str(report)
+    assert [s.kind for s in kernel.syncs].count("ClusterWait") == (1 if depth == 128 else 2)
 
 
 def test_what_blocks_copy_and_count() -> None:

@@ -85,6 +85,9 @@ PLANS = (
     ProductPlan(64, 64, 64, 1, 2, 64, group=3, blocks=4, serpentine=True),
     ProductPlan(64, 8, 64, 1, 1),
     ProductPlan(128, 64, 32, 2, 6, 0),
+    ProductPlan(128, 272, 64, 2, 3, 272, blocks=4),
+    ProductPlan(128, 288, 64, 2, 2, 48),
+    ProductPlan(256, 144, 64, 2, 2, 48, blocks=2),
 )
 
 
@@ -246,7 +249,7 @@ def test_results_are_in_registers_first() -> None:
     [
         ((96, 128, 64), None, "96 rows are no multiple of 64 for each of 1 warpgroups"),
         ((128, 128, 64), 3, "128 rows are no multiple of 64 for each of 3 warpgroups"),
-        ((64, 264, 64), None, "264 columns are no multiple of 8 up to 256"),
+        ((64, 264, 64), None, "264 columns are no multiple of 16, 8 for each instruction"),
         ((64, 12, 64), None, "12 columns are no multiple of 8"),
         ((64, 64, 24), None, "a depth of 24 is no multiple of 16"),
     ],

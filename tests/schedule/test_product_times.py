@@ -22,7 +22,6 @@ from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_prod
 from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, in_order, menu_plans
 from fusewright.schedule.heuristics.product_steps import Step, step_clocks
 from fusewright.schedule.heuristics.product_times import (
-    IN_CLUSTERS,
     least_us,
     memory_nbytes,
     predicted_us,
@@ -57,8 +56,9 @@ def test_the_plan_that_is_predicted_fastest_is_nearly_the_fastest() -> None:
     assert len(cases) == 7
 
     def ranked(m: Measured) -> float:
-        launch = TARGET.calibration.stream_launch_us if m.slices > 1 else 0.0
-        return predicted(m) * (IN_CLUSTERS if m.plan.cluster_size > 1 else 1.0) + launch
+        known = TARGET.calibration
+        launch = known.stream_launch_us if m.slices > 1 else 0.0
+        return predicted(m) * (known.cluster_margin if m.plan.cluster_size > 1 else 1.0) + launch
 
     for case, rows in cases.items():
         first, best = min(rows, key=ranked), min(rows, key=lambda m: m.us)
@@ -193,6 +193,17 @@ def test_a_width_that_fills_the_last_round() -> None:
     sizes = Sizes(1, 5120, 5120, 5120)
     first = min(menu_plans(sizes, TARGET), key=lambda p: predicted_us(sizes, p, TARGET))
     assert (first.columns, first.staged, first.stages) == (224, 112, 4)
+
+
+def test_a_column_more_than_whole_tiles_widens_them() -> None:
+    """Of 14336 x 257 tiles of 128 x 272 make one round, others two."""
+    sizes = Sizes(1, 14336, 257, 4096)
+    plans = [p for p in menu_plans(sizes, TARGET) if p.cluster_size == 1]
+    (wide,) = (p for p in plans if p.columns > 256)
+    assert (wide.columns, wide.stages, wide.staged) == (272, 4, 16)
+    others = (p for p in plans if p is not wide)
+    assert predicted_us(sizes, wide, TARGET) < min(predicted_us(sizes, p, TARGET) for p in others)
+    assert all(p.columns <= 256 for p in menu_plans(replace(sizes, across=(False, True)), TARGET))
 
 
 def test_an_operand_that_lies_across_has_tiles_of_whole_panels() -> None:

@@ -17,7 +17,7 @@ from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
-from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, Sizes
+from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, LARGE_TILE, Sizes
 from fusewright.schedule.heuristics.product_suffix import Suffix
 from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
@@ -45,11 +45,12 @@ from fusewright.target import (
 LEAST_EXTENT = 2
 """Rows and columns: with one, no element of the other operand is used twice, and a sum of products
 reads both at the speed of memory."""
-ACROSS = 1.1
-"""How much faster a product of many rows has to be predicted with its operands exchanged: two that
-were predicted 1.05 and 1.07 times as fast took 1.08 and 1.09 times as long, two of 1.12 and 1.18
-times 0.74 and 0.80 (5121 x 5120 x 5120, 1025 x 28672 x 4096; 1025 x 6144 x 4096 and 257 x 14336 x
-4096, one H100, 2026-11-26)."""
+EXCHANGED = 1.02
+"""How much faster a product of many rows has to be predicted with its operands exchanged: one
+formula gives both times, so that most of what it is off by cancels."""
+FILLED = 4
+"""Tiles for each multiprocessor of a product that is not cut in slices: a part of the last round is
+less than what its slices leave to be summed."""
 LEAST_DEPTH = BULK_ALIGNMENT // 2
 """Elements of a row: shorter ones are shorter than what separates rows that a map takes."""
 LEAST_SIZE = MMA_ROWS * MMA_COLUMNS_UNIT * (DEPTH_NBYTES // 2)
@@ -70,11 +71,11 @@ def products_in_place(target: Target) -> Callable[[Tensor], bool]:
 
 
 def prepare_products(fusion: Fusion, target: Target) -> Fusion:
-    """The products of instructions with operands that maps take, those of few rows with these in
-    each other's place, long ones in slices."""
+    """The products of instructions with operands that maps take, long ones in slices, and those
+    that are faster so with their operands in each other's place."""
     stored = store_operands(fusion, lambda t, i: stored_axis(t, i, target), LINE_NBYTES)
-    swapped = swap_products(stored, lambda t: is_swapped(t, target))
-    return slice_products(swapped, lambda t: product_slices(t, target))
+    sliced = slice_products(stored, lambda t: product_slices(t, target))
+    return swap_products(sliced, lambda t: is_swapped(t, target))
 
 
 def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
@@ -297,10 +298,8 @@ def _with_copies_us(t: Tensor, sizes: Sizes, copied: tuple[int, ...], target: Ta
     """Microseconds of a product, and of copies of some operands into rows of whole lines, each a
     launch more on a stream."""
     first, second = (1.0 if i in copied else n for i, n in enumerate(sizes.lines))
-    placed = [own := replace(sizes, lines=(first, second))]
-    if sizes.rows <= MMA_ROWS:
-        placed.append(_exchanged(own))
-    product = min(_sliced_us(z, n, target) for z in placed for n in _counts(z, target))
+    own = replace(sizes, lines=(first, second))
+    product = min(_sliced_us(own, n, target) for n in _counts(own, target))
     copies = sum(_copy_us(t.op.operands[i], target) for i in copied)
     return product + copies + len(copied) * target.calibration.stream_launch_us
 
@@ -339,10 +338,9 @@ def _times_in_place(t: Tensor, target: Target) -> tuple[float, float] | None:
     if not unfit or any(rows_problem(o) is not None for o in t.op.operands):
         return None
     sizes, widths = sizes_of(t), _widths(t)
-    placed = [sizes, *([_exchanged(sizes)] if sizes.rows <= MMA_ROWS else [])]
     counts = _counts(sizes, target)
     copied = sum(_copy_us(o, target) for o in unfit)
-    copied += min(_sliced_us(z, n, target) for z in placed for n in counts)
+    copied += min(_sliced_us(sizes, n, target) for n in counts)
     own = min(_by_warps_us(sizes, n, widths, target) for n in counts)
     return (own, copied) if own < copied else None
 
@@ -363,30 +361,40 @@ def _by_warps_us(sizes: Sizes, count: int, widths: tuple[int, int], target: Targ
     return _in_slices_us(sizes, count, target, lambda s: least_warp_us(s, widths, target))
 
 
-# --- few rows -------------------------------------------------------------------------------------
+# --- operands in each other's place ---------------------------------------------------------------
 
 
 def is_swapped(t: Tensor, target: Target) -> bool:
-    """Whether a product is faster with its operands in each other's place, although threads then
-    store its result across: one of no more rows than an instruction has, as a tile of the many
-    columns reads no rows that do not exist; and one whose rows end soon behind the beginning of a
-    tile, as tiles have 64 or 128 rows, but any number of columns."""
-    sizes = sizes_of(t)
-    is_small = sizes.rows <= MMA_ROWS
-    known = (constant_value(e) is not None for e in _extents(t))
-    if constant_value(t.shape[-2]) is None or not (is_small or all(known)):
+    """Whether a product, or each slice of it, is faster with its operands in each other's place:
+    tiles have 64 or 128 rows, but any number of columns. So one of no more rows than an instruction
+    has reads none that do not exist, and one whose rows end soon behind the beginning of a tile has
+    columns that end with theirs."""
+    if not _may_swap(t, target):
         return False
-    if sum_of_products_reason(t, target) is not None or is_by_warps(t, target):
-        return False
-    if is_small:
-        return least_us(_exchanged(sizes), target) < least_us(sizes, target)
-    across = least_us(_exchanged(sizes), target, Suffix(stored=t.dtype.nbytes))
-    return ACROSS * across < min(_sliced_us(sizes, n, target) for n in _counts(sizes, target))
+    count = product_slices(t, target)
+    part, outputs = _part(sizes_of(t), count), int(count == 1 and t.dtype is not float32)
+    return _placed_us(part, outputs, target)[1]
 
 
-def placed_sizes(t: Tensor, target: Target) -> Sizes:
-    """The sizes of a product as its kernel computes it."""
-    return _exchanged(sizes_of(t)) if is_swapped(t, target) else sizes_of(t)
+def _may_swap(t: Tensor, target: Target) -> bool:
+    """Whether all sizes that the choice rests on are known, and warpgroups multiply."""
+    known = [constant_value(e) is not None for e in _extents(t)]
+    if constant_value(t.shape[-2]) is None or not (sizes_of(t).rows <= MMA_ROWS or all(known)):
+        return False
+    return sum_of_products_reason(t, target) is None and not is_by_warps(t, target)
+
+
+def _placed_us(sizes: Sizes, outputs: int, target: Target) -> tuple[float, bool]:
+    """Microseconds of a product with the operands in those places that are faster, where so many
+    results leave by boxes, and whether they are exchanged: by a margin, but where there are fewer
+    rows than a tile has. Threads store what leaves by no boxes across, then."""
+    own = least_us(sizes, target, outputs=outputs)
+    other = least_us(_exchanged(sizes), target, outputs=outputs)
+    if not outputs:
+        nbytes = float32.nbytes * sizes.batch * sizes.rows * sizes.columns
+        other += target.calibration.across_weight * nbytes / target.memory_nbytes_per_us
+    margin = 1.0 if sizes.rows <= MMA_ROWS else EXCHANGED
+    return (other, True) if margin * other < own else (own, False)
 
 
 def _exchanged(sizes: Sizes) -> Sizes:
@@ -402,9 +410,14 @@ def product_slices(t: Tensor, target: Target) -> int:
     from shapes and the target, so that results are the same from run to run."""
     if any(constant_value(e) is None for e in _extents(t)) or t.ndim + 1 > MAX_BOX_RANK:
         return 1
-    us = {n: _product_us(t, n, target) for n in _counts(placed_sizes(t, target), target)}
+    us = {n: _product_us(t, n, target) for n in _counts(sizes_of(t), target)}
     best = min(us, key=lambda count: us[count])
     return 1 if us[1] <= ALIKE * us[best] else best
+
+
+def _part(sizes: Sizes, count: int) -> Sizes:
+    """The sizes of a product's slices, if they are more than one, as matrices of a batch."""
+    return replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
 
 
 def _extents(t: Tensor) -> tuple[Expr, ...]:
@@ -416,22 +429,23 @@ def _split_us(t: Tensor, target: Target) -> float:
     """Microseconds where blocks of one kernel share the depth; infinite where none can."""
     if any(constant_value(e) is None for e in _extents(t)) or is_by_warps(t, target):
         return math.inf
-    return least_split_us(placed_sizes(t, target), target)
+    sizes = sizes_of(t)
+    return least_split_us(_exchanged(sizes) if is_swapped(t, target) else sizes, target)
 
 
 def two_kernels(t: Tensor, target: Target) -> tuple[float, int]:
     """Microseconds of the best number of slices that a second kernel sums, and that number;
     infinite where there are none."""
-    sizes = placed_sizes(t, target)
-    counts = [n for n in _counts(sizes, target) if n > 1 and t.ndim + 1 <= MAX_BOX_RANK]
+    counts = [n for n in _counts(sizes_of(t), target) if n > 1 and t.ndim + 1 <= MAX_BOX_RANK]
     return min(((_product_us(t, n, target), n) for n in counts), default=(math.inf, 1))
 
 
 def _counts(sizes: Sizes, target: Target) -> list[int]:
     """Numbers of slices that begin where a tensor map may, are no shorter than a tile is deep, and
-    are no more than there are multiprocessors."""
+    are no more than there are multiprocessors: one where tiles fill all of these several times."""
     unit = BULK_ALIGNMENT // sizes.itemsize
-    if sizes.depth % unit:
+    tiles = sizes.batch * sizes.rows * sizes.columns / LARGE_TILE
+    if sizes.depth % unit or tiles > FILLED * target.multiprocessors:
         return [1]
     most = min(target.multiprocessors, max(1, sizes.itemsize * sizes.depth // DEPTH_NBYTES))
     return [d for d in range(1, most + 1) if sizes.depth // unit % d == 0]
@@ -439,7 +453,7 @@ def _counts(sizes: Sizes, target: Target) -> list[int]:
 
 def _product_us(t: Tensor, count: int, target: Target) -> float:
     """Microseconds of a product by its instructions, in so many slices."""
-    sizes = placed_sizes(t, target)
+    sizes = sizes_of(t)
     if is_by_warps(t, target):
         return _by_warps_us(sizes, count, _widths(t), target)
     return _sliced_us(sizes, count, target)
@@ -464,13 +478,14 @@ def aligned_us(t: Tensor, target: Target) -> float:
     """Microseconds of a product alone, in the best number of slices, whose operands would lie in
     rows of whole lines that instructions read in place."""
     sizes = replace(sizes_of(t), lines=(1.0, 1.0))
-    placed = [sizes, *([_exchanged(sizes)] if sizes.rows <= MMA_ROWS else [])]
-    return min(_sliced_us(z, n, target) for z in placed for n in _counts(z, target))
+    return min(_sliced_us(sizes, n, target) for n in _counts(sizes, target))
 
 
 def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
-    """The same of warpgroups."""
-    return _in_slices_us(sizes, count, target, lambda s: least_us(s, target))
+    """The same of warpgroups, with the operands in those places that are faster: threads store the
+    parts that slices leave."""
+    outputs = int(count == 1)
+    return _in_slices_us(sizes, count, target, lambda s: _placed_us(s, outputs, target)[0])
 
 
 def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes], float]) -> float:
@@ -479,7 +494,7 @@ def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes]
     a stream, instead of being computed where the products are."""
     if count == 1:
         return us(sizes)
-    part = replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
+    part = _part(sizes, count)
     moved = 2 * 4 * part.batch * part.rows * part.columns
     known = target.calibration
     sums = known.sums_launch_us + known.stream_launch_us + moved / target.memory_nbytes_per_us

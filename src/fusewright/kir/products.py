@@ -44,11 +44,12 @@ from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.tensor import FRAGMENT
 from fusewright.kir.tiles import GROUP_ROWS, Major
 from fusewright.schedule.graph import Stage
+from fusewright.schedule.instructions import instructions_across
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.products import PROMOTED_DEPTH, blocks_that_share
 from fusewright.schedule.views import View, class_value, operand, view
-from fusewright.target import MAX_BOX_EXTENT, WARP_SIZE, WARPGROUP_SIZE
+from fusewright.target import MAX_BOX_EXTENT, MMA_COLUMNS_UNIT, WARP_SIZE, WARPGROUP_SIZE
 
 _ISSUER = 0
 _FRAGMENT = (2, 2, 2)
@@ -116,7 +117,8 @@ def _boxes(
 def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
     """A staged value of 16 x 16 elements of a warp, eight registers of a thread, as four matrices.
 
-    Lane l names row `l % 16` of columns `8 (l // 16)` on.
+    Lane l names row `l % 16` of columns `8 (l // 16)` on; of a tile whose columns are the rows of
+    the product, row `l % 8 + 8 (l // 16)` of columns `8 (l // 8 % 2)` on, transposed.
     """
     reader = storage.boxed_reader(s)
     box = storage.box(reader)
@@ -136,7 +138,9 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
     fixed = {v: 0 for v in own if isinstance(v, Var)}
     assert isinstance(thread, Var)
     w = Var("warp", 0, None)
+    _, half, _ = own
     at: list[Expr] = []
+    across = False
     for i in box.loops:
         found = value_of(storage.graph, known, reader.loops[i].axis)
         if found is None:
@@ -144,11 +148,14 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
                 f"the loops of {s.name} do not determine its place in the tile of {reader.name}; "
                 "give both the same tiles"
             )
+        across = half in variables(found[0])  # of the columns, which come last
         first = substitute(substitute(found[0], fixed), {thread: w * WARP_SIZE})
         at.append(substitute(first, {w: warp}))
-    row, column = at[0] + mod(lane, 16), at[1] + floordiv(lane, 16) * 8
-    index = box.tile.place(box.tile.index(row, column))
-    out.append(StMatrix(storage.context.buffers[s], index, Reg(registers), FRAGMENT // 2))
+    named = mod(lane, 8) + floordiv(lane, 16) * 8 if across else mod(lane, 16)
+    block = mod(floordiv(lane, 8), 2) if across else floordiv(lane, 16)
+    index = box.tile.place(box.tile.index(at[0] + named, at[1] + block * 8))
+    buffer = storage.context.buffers[s]
+    out.append(StMatrix(buffer, index, Reg(registers), FRAGMENT // 2, transposed=across))
     return out
 
 
@@ -189,8 +196,9 @@ def _rounding(storage: Storage, s: Stage) -> str:
 
 def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
     """The matrix instructions of a product at one place: for each step of the tile's depth, one for
-    every 64 rows of a warpgroup. Accumulators begin with the first step; those of promoted sums
-    begin again every `PROMOTED_DEPTH` pairs, when they are added to the stage's own:
+    every 64 rows of a warpgroup and as many columns as it takes. Accumulators begin with the first
+    step; those of promoted sums begin again every `PROMOTED_DEPTH` pairs, when they are added to
+    the stage's own:
 
         sums[0..n] = a[0..128] @ b[0..128];  dst[0..n] = dst[0..n] + sums[0..n]
     """
@@ -200,9 +208,10 @@ def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[S
     extent = {i: constant_value(s.loops[i].axis.extent) or 1 for i in range(step, len(s.loops))}
     thread = next(i for i, x in enumerate(s.loops) if x.parallel is Parallel.TIDX)
     group = Var("warpgroup", 0, None)
-    fixed = {values[i]: ZERO for i in (inside, word, half, element) if isinstance(values[i], Var)}
-    fixed |= {values[thread]: group * WARPGROUP_SIZE}
-    count = extent[word] * 8
+    fixed = {inside: ZERO, half: ZERO, element: ZERO, thread: group * WARPGROUP_SIZE}
+    apart = instructions_across(extent[word] * MMA_COLUMNS_UNIT)
+    words = extent[word] // apart
+    count = words * MMA_COLUMNS_UNIT
     again = _again(storage, s, values)
     total = storage.context.buffers[s]
     sums, every = storage.context.sums.get(s, total), extent[step]
@@ -210,11 +219,11 @@ def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[S
         again, every = FALSE, max(1, PROMOTED_DEPTH // extent[inside])
     out: list[Statement] = []
     for k in range(extent[step]):
-        for r in range(extent[several]):
-            here = {**fixed, values[step]: Int(k), values[several]: Int(r)}
-            here = {v: e for v, e in here.items() if isinstance(v, Var)}
+        for r, c in itertools.product(range(extent[several]), range(apart)):
+            places = {**fixed, step: Int(k), several: Int(r), word: Int(c * words)}
+            here = {v: e for i, e in places.items() if isinstance(v := values[i], Var)}
             a, b = (_matrix(storage, seen, p, here, group, values[thread]) for p in (0, 1))
-            accumulator = Reg(sums, Int(r * count // 2))
+            accumulator = Reg(sums, Int((r * apart + c) * count // 2))
             out.append(Mma(accumulator, a, b, count, TRUE if k % every else again))
         if sums is not total and (k % every == every - 1 or k == extent[step] - 1):
             out.append(_added(total, sums))

@@ -84,6 +84,11 @@ def check_registers(what: str, specialized: bool, registers: tuple[int, ...]) ->
         )
 
 
+def instructions_across(columns: int) -> int:
+    """The instructions of a warpgroup that multiply 64 rows by so many columns, of equal widths."""
+    return max(1, -(-columns // MAX_MMA_COLUMNS))
+
+
 def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop, ...]:
     """The loops of a product with those of its tile (the last three: rows, columns, depth) inside
     of matrix instructions. Raises ScheduleError, with the numbers, for what no instruction does."""
@@ -103,10 +108,11 @@ def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop,
             f"{what}: {groups} warpgroups are more than {MAX_THREADS_PER_BLOCK} threads; give "
             f"warpgroups=2 and more rows to each"
         )
-    if not columns or columns > MAX_MMA_COLUMNS or columns % MMA_COLUMNS_UNIT:
+    unit = MMA_COLUMNS_UNIT * instructions_across(columns)
+    if not columns or columns % unit:
         raise ScheduleError(
-            f"{what}: {columns} columns are no multiple of {MMA_COLUMNS_UNIT} up to "
-            f"{MAX_MMA_COLUMNS}; split the columns by one"
+            f"{what}: {columns} columns are no multiple of {unit}, {MMA_COLUMNS_UNIT} for each "
+            f"instruction of up to {MAX_MMA_COLUMNS}; split the columns by one"
         )
     _check_depth(k, depth, what)
     group, m = graph.split(m.axis, rows // groups)

@@ -52,6 +52,7 @@ from fusewright.kir.analysis.sites import (
 )
 from fusewright.kir.analysis.uniformity import is_cluster_uniform
 from fusewright.kir.ir import Kernel, Memory
+from fusewright.kir.traits import Act
 from fusewright.target import WARP_SIZE
 
 
@@ -159,13 +160,16 @@ def _carriers(loops: Sequence[LoopScope]) -> list[int]:
 
 
 def _lifetimes(space: Space, kernel: Kernel) -> Iterator[Hazard]:
-    """Other blocks write only into blocks that have begun and do not exit before."""
+    """Other blocks write only into blocks that have begun and do not exit before. What a mbarrier
+    counts of a delivery is over when the block that it goes to has waited for the bytes."""
     for f in space.footprints:
         if f.access.use.rank is None or f.access.moment is Moment.DONE:
             continue
         a, at = f.access, f.access.site.path
         ends: list[tuple[Kind, Path, Path]] = [("START", (-1,), at)]
-        if f.access.moment is Moment.WHOLE:
+        delivered = a.site.statement.mbarrier_use()
+        is_awaited = delivered is not None and delivered.act is Act.DELIVER
+        if f.access.moment is Moment.WHOLE and not is_awaited:
             ends.append(("EXIT", at, (len(kernel.body),)))
         worst = replace(_worst(a, a), example=None)
         for kind, before, after in ends:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import MatMul, Permute, Pointwise
+from fusewright.fusion.ir import MatMul, Permute, Pointwise, ViewBase
 from fusewright.fusion.strided import box_problem
 from fusewright.memory import Memory
 from fusewright.schedule.copies import put_first
@@ -24,6 +24,7 @@ from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
+    MAX_ACCUMULATORS,
     ProductPlan,
     Sizes,
     in_split_clusters,
@@ -38,7 +39,6 @@ from fusewright.schedule.heuristics.product_suffix import (
     tiles_read,
 )
 from fusewright.schedule.heuristics.product_times import (
-    ALIKE,
     memory_nbytes,
     ranked_us,
 )
@@ -54,6 +54,10 @@ from fusewright.schedule.schedule import Schedule, ScheduledTensor
 from fusewright.target import MMA_COLUMNS_UNIT, Feature, Target
 
 LEAST_EXCHANGE_NBYTES = 32
+REPEATED = 1.01
+"""Predicted times within this factor count as equal, as measured ones do: of 5121 x 5120 x 5120 and
+1025 x 28672 x 4096 plans that were predicted 1.02 to 1.05 times as long, of fewer lines, took 1.03
+to 1.07 times as long (one H100, 2026-11-26)."""
 MAX_COMPUTING = 2
 """Warpgroups that do more with their sums than convert them and leave them to boxes: the registers
 of three hold little beside sums of 192 x 192 (NVRTC 13.0 spills 28 bytes for guarded stores of TT
@@ -118,12 +122,16 @@ class MatmulScheduler:
 
     def _has_room(self, plan: ProductPlan) -> bool:
         """Whether the registers of warps that multiply hold what is computed of the sums."""
-        if plan.warpgroups <= MAX_COMPUTING:
+        is_shared = plan.warpgroups > MAX_COMPUTING
+        if not is_shared and plan.accumulators <= MAX_ACCUMULATORS:
             return True
-        views = {o for p in self._products for o in p.operands}
-        behind = [s for s in computed(self.flow.stages) if s not in {*self._products, *views}]
-        casts = [isinstance(s.op, Pointwise) and s.op.fn in ("cast", "copy") for s in behind]
-        return plan.staged > 0 and all(casts)
+        moved = [
+            isinstance(s.op, ViewBase)
+            or (isinstance(s.op, Pointwise) and s.op.fn in ("cast", "copy"))
+            for s in computed(self.flow.stages)
+            if s not in self._products
+        ]
+        return (plan.staged > 0 or not is_shared) and all(moved)
 
     def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
         """The plan with shared depths, where all sizes are known."""
@@ -134,7 +142,7 @@ class MatmulScheduler:
             yield from in_split_clusters(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
-        """Plans in the order of their predicted time, in clusters by `IN_CLUSTERS` later. Of those
+        """Plans in the order of their predicted time, in clusters by a margin later. Of those
         that are as fast as the fastest, the one outside of clusters that reads the least memory
         comes first, unless the fastest is in one: its time is that of boxes. Of several, one whose
         tiles all run at once comes by its time, others by the lines of their boxes, then the one
@@ -147,7 +155,7 @@ class MatmulScheduler:
         ordered = sorted(plans, key=lambda p: us[p])
         if not ordered:
             return []
-        near = ALIKE if ordered[0].cluster_size == 1 else 1.0
+        near = REPEATED if ordered[0].cluster_size == 1 else 1.0
         alike = [p for p in ordered if us[p] <= near * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
         memory = {p: memory_nbytes(sizes, p, target) for p in alike}

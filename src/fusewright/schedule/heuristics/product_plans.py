@@ -46,7 +46,13 @@ well."""
 LEAST_REGISTERS = 32
 """Of a thread that copies, beside those that multiply."""
 MAX_ACCUMULATORS = 128
-"""Registers of a thread for them; no more than two warpgroups share a multiprocessor's."""
+"""Registers of a thread for them where all threads of a block have an equal share."""
+WIDTHS = ((128, 144, 288), (256, 144, 160))
+"""Of tiles of two warpgroups that the menu lacks: rows, the fewest and the most columns. Beside the
+widest `ENOUGH_STAGES` and a part of the results have room."""
+BETWEEN = 0.97
+"""Of the sums of a tile of the menu: 6144 x 6144 x 6144 takes as long with tiles of 256 x 144 as
+with 128 x 256, of as many sums (651 us, one H100, 2026-11-26)."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -54,8 +60,9 @@ ENOUGH_STAGES = 4
 """Tiles under way for which results leave in parts: more are not worth it. 8192 cubed in 8 bits
 took 873 us with whole results and four of them, 915 with thirds and five (one H200, 2026-11-24,
 `bench.products`)."""
-STAGED_COLUMNS = (128, 64)
-"""Of a result that leave through shared memory together, where they divide a tile's."""
+STAGED_COLUMNS = 128
+"""Of a result that leave through shared memory together, at most where several parts divide a
+tile's."""
 STAGED_UNIT = 16
 """Columns that a store of matrices takes."""
 AHEAD_UNIT = 32
@@ -68,9 +75,6 @@ MAX_GROUP = 32
 CLUSTERS = (2,)
 """Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
 of 132 multiprocessors surely hold some."""
-MAX_IN_CLUSTERS = 2
-"""Warpgroups of a block in a cluster: tiles of 192 x 192 by three took 1.22 times their prediction,
-of 128 x 256 by two 1.10 times (4096 x 4096 x 4104, one H100, 2026-11-26)."""
 SPLIT_CLUSTERS = (2, 4, 8)
 """Blocks of a cluster that share a depth: they divide the threads of a warpgroup."""
 LEAST_TRIPS = 8
@@ -125,6 +129,11 @@ class ProductPlan:
     def blocks_together(self) -> int:
         """The blocks that start together, as a cluster: 1 where there are none."""
         return self.splits if self.mode == "cluster" else self.cluster_size
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread for the sums of all products."""
+        return self.rows * self.columns * self.products // (self.warpgroups * WARPGROUP_SIZE)
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -208,24 +217,31 @@ def menu_plans(
 
 
 def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
-    """The width between those of the large tiles with which all rounds of tiles together have the
-    fewest sums, where those are fewer than with any of these: of 4100 x 4100 tiles of 128 x 256
-    take five rounds for 4.25, those of 128 x 208 five for 5. Where the second operand lies across a
-    tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu are."""
-    if sizes.across[1]:
-        return []
+    """The widths of each row of `WIDTHS` with which all rounds of tiles together have the fewest
+    sums, where those are fewer than with any of the menu, by a margin: of 4100 x 4100 tiles of
+    128 x 256 take five rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025 those of
+    128 x 272 leave no column of tiles for the last of all columns. Where the second operand lies
+    across a tile's columns are whole panels of `DEPTH_NBYTES`, as those of the menu are. Where rows
+    begin inside of lines those of the menu count that may stand in clusters, and whose boxes have
+    the fewest lines."""
 
     def sums(tile: tuple[int, int, int]) -> int:
         rows, columns, _ = tile
         tiles = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
         return rows * columns * -(-tiles // target.multiprocessors)
 
+    most = target.calibration.cluster_warpgroups
     large = [t for t in _MENU if t[0] * t[1] >= LEAST_LARGE]
-    rows, widest, warpgroups = large[0]
-    narrowest = min(columns for r, columns, _ in large if r == rows)
-    widths = range(widest - STAGED_UNIT, narrowest, -STAGED_UNIT)
-    tile = min(((rows, c, warpgroups) for c in widths), key=sums)
-    return [tile] if sums(tile) < min(map(sums, large)) else []
+    if max(sizes.lines) > 1.0:
+        large = [t for t in large if t[0] * t[1] > LARGE_TILE and t[2] <= most]
+    least = min(map(sums, large))
+    if sizes.across[1] or least == LEAST_LARGE:
+        return []
+    found: list[tuple[int, int, int]] = []
+    for rows, fewest, widest in WIDTHS:
+        widths = range(widest, fewest - 1, -STAGED_UNIT)
+        found.append(min(((rows, c, 2) for c in widths), key=sums))
+    return [t for t in found if t not in _MENU and sums(t) <= BETWEEN * least]
 
 
 def _with_ring(
@@ -273,18 +289,16 @@ def _staged_columns(columns: int) -> list[int]:
     them."""
     if columns % STAGED_UNIT:
         return [0]
-    whole = [columns] if columns % STAGED_COLUMNS[0] else []
-    halves = (
-        [columns // 2] if columns > STAGED_COLUMNS[0] and columns % (2 * STAGED_UNIT) == 0 else []
-    )
-    return list(dict.fromkeys([*whole, *halves, *(c for c in STAGED_COLUMNS if columns % c == 0)]))
+    most = STAGED_COLUMNS
+    whole = [columns] if columns % most else []
+    halves = [columns // 2] if columns > most and columns % (2 * STAGED_UNIT) == 0 else []
+    parts = [c for c in range(most, 0, -STAGED_UNIT) if columns % c == 0]
+    return list(dict.fromkeys([*whole, *halves, *parts]))
 
 
 def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
-    """The plan with tiles in clusters below each other and side by side. Of three warpgroups all
-    of two blocks hand each slot of a ring back: 192 x 192 took 1.13 to 1.22 times as long as the
-    same prediction of two (4097 x 4104 x 4104 on an H200, 4096 x 4096 x 4104 on an H100)."""
-    if plan.stages == 1 or plan.warpgroups > MAX_IN_CLUSTERS:
+    """The plan with tiles in clusters below each other and side by side."""
+    if plan.stages == 1 or plan.warpgroups > target.calibration.cluster_warpgroups:
         return
     for n in CLUSTERS:
         for cluster, shared in (((n, 1), plan.columns), ((1, n), plan.rows)):
@@ -313,11 +327,10 @@ def in_order(plan: ProductPlan, sizes: Sizes, target: Target) -> ProductPlan:
 def _holds(plan: ProductPlan) -> bool:
     """Whether the accumulators of all products, and the sums that they are added to, fit the
     registers of a thread."""
-    held = plan.rows * plan.columns * plan.products // (plan.warpgroups * WARPGROUP_SIZE)
     if plan.registers is None:
-        return held <= MAX_ACCUMULATORS
+        return plan.accumulators <= MAX_ACCUMULATORS
     room = plan.registers[1] - CODE.product_registers
-    return 2 * held <= room if plan.promoted else held <= min(MAX_ACCUMULATORS, room)
+    return plan.accumulators * (2 if plan.promoted else 1) <= room
 
 
 def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.fusion.ir import Permute, Pointwise
+from fusewright.fusion.ir import Pointwise
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
@@ -98,12 +98,12 @@ def suffix_of(flow: Dataflow, product: Stage) -> Suffix:
 
 
 def can_stage(flow: Dataflow, product: Stage, y: Stage) -> bool:
-    """Whether boxes copy an output that lies by rows of the product."""
+    """Whether boxes copy an output: one whose rows are those of the product, or its columns."""
     memory = boxed_memory(y)
-    if memory is None or y.dtype.nbytes != STAGED_ITEMSIZE or isinstance(y.op, Permute):
+    if memory is None or y.dtype.nbytes != STAGED_ITEMSIZE:
         return False
     own, rows = ([flow.graph.normal(c) for c in t.frame.output] for t in (y, product))
-    if own != rows:  # it was transposed on the way
+    if own not in (rows, [*rows[:-2], *reversed(rows[-2:])]):
         return False
     along_rows = fastest_axis(memory) == len(y.shape) - 1
     return along_rows and box_problem(memory, y.dtype.nbytes) is None

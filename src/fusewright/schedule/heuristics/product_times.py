@@ -11,17 +11,10 @@ from fusewright.schedule.heuristics.product_steps import Step, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
-KEPT = 64
+KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
 ALIKE = 1.05
 """Predicted times within this factor count as equal: the model is no better."""
-IN_CLUSTERS = 1.15
-"""How much faster a plan in clusters has to be predicted than all others: twice what the model is
-off in the root mean square (`bench.product_fit`). Of nine measured plans in clusters none was
-faster than the same one without by more than the noise (notes/products.md)."""
-INSIDE_ALONE = 1.1
-"""Where rows begin inside of lines plans in clusters take 0.98 to 1.05 of their prediction, others
-1.1 to 1.27 (22 products, one H100, 2026-11-26)."""
 
 
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
@@ -117,11 +110,11 @@ def step_of(sizes: Sizes, plan: ProductPlan, whole: tuple[int, int] | None = Non
 def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
     """The microseconds by which plans are ranked: with a margin for clusters, where rows begin
     inside of lines for all others."""
-    is_together = plan.blocks_together > 1
+    known, is_together = target.calibration, plan.blocks_together > 1
     if max(sizes.lines) > 1.0:
-        margin = 1.0 if is_together else INSIDE_ALONE
+        margin = 1.0 if is_together else known.alone_margin
     else:
-        margin = IN_CLUSTERS if is_together else 1.0
+        margin = known.cluster_margin if is_together else 1.0
     return predicted_us(sizes, plan, target, suffix) * margin
 
 
@@ -135,10 +128,11 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
 
 
 @lru_cache(maxsize=KEPT)
-def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN) -> float:
+def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN, outputs: int = 1) -> float:
     """Microseconds of a product and what is computed of it with the tile that ranks first, alone or
-    in clusters."""
-    plans = menu_plans(sizes, target, outputs=int(not suffix.stored), loaded=suffix.loaded)
+    in clusters, where so many results leave by boxes."""
+    boxed = 0 if suffix.stored else outputs
+    plans = menu_plans(sizes, target, outputs=boxed, loaded=suffix.loaded)
     first = min(plans, key=lambda p: ranked_us(sizes, p, target, suffix))
     return predicted_us(sizes, first, target, suffix)
 
