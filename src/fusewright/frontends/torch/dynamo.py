@@ -26,6 +26,7 @@ from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
+from fusewright.frontends.torch.saving import cut
 from fusewright.frontends.torch.shared import Shared
 from fusewright.progress import told
 
@@ -63,12 +64,7 @@ def compiler(
     """A backend with these options. `observe` is given the report of each graph. Graphs share what
     is compiled with all that are given the same `shared`."""
     common = importlib.import_module("torch._dynamo.backends.common")
-    partitioners = importlib.import_module("functorch.compile")
     shared = shared or Shared()
-
-    def cut(joint: Any, *args: Any, **kwargs: Any) -> Any:
-        tell_permutations(joint.graph)
-        return partitioners.min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     def compile_function(module: Any, example_inputs: Sequence[Any]) -> Any:
         tell_known_masks(module)
