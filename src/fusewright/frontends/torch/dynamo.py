@@ -150,7 +150,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
 
     fused = rewrite(module, parts_of(module.graph, found), call)
     what = f"compiling regions of the {name} graph"
-    make_ahead([w for r in regions.values() if (w := r.wanted) is not None], what)
+    make_ahead([w for r in regions.values() if (w := r.wanted()) is not None], what)
     for region in told(regions.values(), len(regions), what):
         region.start()
     return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)

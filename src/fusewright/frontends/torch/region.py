@@ -212,10 +212,12 @@ class Region:
         if len(self._ways.left) > 1:
             self._ways.start(self.targets)
 
-    @property
-    def wanted(self) -> Wanted | None:
-        """The program that `start` looks for on disk, where it does."""
-        return self._ways.wanted(self.targets) if len(self._ways.left) > 1 else None
+    def wanted(self, targets: Mapping[int, int] | None = None) -> Wanted | None:
+        """The program that `start` looks for on disk, where it does; with targets what `write_to`
+        looks for."""
+        if len(self._ways.left) == 1 or (targets and not self._is_fixed):
+            return None
+        return self._ways.wanted(self.targets if targets is None else targets)
 
     def write_to(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """Has every call write results to the memory of its arguments, as far as the kernels can;
