@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -97,7 +98,12 @@ class Ways:
         self.failures: list[str] = []
         self._part = part
         self._options = options
-        self.left: list[Any] = [part.as_module().forward]
+        as_module = functools.cache(part.as_module)  # few parts are ever left to torch
+
+        def by_torch(*args: Any) -> list[Any]:
+            return as_module().forward(*args)
+
+        self.left: list[Any] = [by_torch]
         self._untuned = options.tune
         try:
             self.left[:0] = _ways(part, options, kernels)
