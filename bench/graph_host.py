@@ -37,6 +37,7 @@ from fusewright.frontends.torch import dynamo
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.report import GraphReport
+from fusewright.frontends.torch.saving import cut
 from fusewright.frontends.torch.shared import Shared
 from fusewright.frontends.torch.table import VIEWS
 
@@ -133,13 +134,12 @@ def graphs_of(model: Any, tokens: Any, *, backward: bool, target: str | None) ->
         return compile_graph
 
     aot = importlib.import_module("torch._dynamo.backends.common").aot_autograd
-    partitioners = importlib.import_module("functorch.compile")
     own = aot(
         fw_compiler=side("forward"),
         bw_compiler=side("backward"),
         inference_compiler=side("inference"),
         decompositions=decompositions(),
-        partition_fn=partitioners.min_cut_rematerialization_partition,
+        partition_fn=cut,
         keep_inference_input_mutations=True,
     )
     called = torch.compile(model, backend=own)

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fusewright.frontends.torch import rewrite as room  # noqa: E402
+from fusewright.frontends.torch import in_place, region, rewrite as room  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 
@@ -146,3 +146,38 @@ def test_copies_that_read_what_others_write_stay_in_order(monkeypatch: pytest.Mo
 
     called = operators(monkeypatch, turned, rand(4, 3), rand(3, 4).T, rand(4, 3) * 2)
     assert called == ["aten._foreach_copy_.default"]  # in the order of the program
+
+
+def test_programs_that_write_to_arguments_are_made_ahead_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two updates of one graph, before either is made for itself."""
+    asked: list[int] = []
+    written: list[Any] = []
+    real = region.Region.write_to
+
+    def write_to(self: Any, wanted: Any) -> Any:
+        written.append(wanted)
+        return real(self, wanted)
+
+    def make_ahead(wanted: Any, what: str) -> None:
+        if "write" in what and wanted:
+            assert not written
+            asked.append(len(wanted))
+
+    monkeypatch.setattr(in_place, "make_ahead", make_ahead)
+    monkeypatch.setattr(region.Region, "write_to", write_to)
+
+    def step(p: Any, q: Any, w: Any, x: Any) -> Any:
+        p.mul_(0.9).add_(x.sin())
+        y = x.cos().sort(-1).values[:, :4] + w
+        q.mul_(y).add_(y.exp())
+        return y
+
+    torch.compiler.reset()
+    run = torch.compile(step, backend=compiler(Options(cpu="sim")))
+    given = [rand(8, 8), rand(8, 4), rand(8, 4), rand(8, 8)]
+    ours, eagers = ([x.clone() for x in given] for _ in range(2))
+    torch.testing.assert_close(run(*ours), step(*eagers))
+    torch.testing.assert_close(ours, eagers)
+    assert asked == [2] and len(written) == 2

@@ -1,8 +1,9 @@
 """Programs in the disk cache, so that another process neither schedules nor compiles them again.
 
 A program is found by all that shapes it: the text of its fusion, what may be written over, the
-target, the caller's choices, and the source of this package. Where kernels are loaded it is stored
-with their machine code, at its first call; else when it has been made. Reading checks it like any
+target, the caller's choices, and the source of this package. It is stored when it has been made,
+and, where its kernels are loaded, with their machine code then: some are made to be looked at, such
+as those that show which results a region can write to its arguments. Reading checks it like any
 saved program; one that is damaged is made again. Nothing is kept where `fw.tune` has chosen
 schedules on this machine, which may change, nor of programs with kernels of the caller's own.
 """
@@ -57,19 +58,29 @@ def stored_or_made(wanted: Wanted, make: Callable[[], Program]) -> Program:
     if not is_kept(wanted.fusion):
         return make()
     key = key_of(wanted)
-    entry = programs_on_disk().get(key)
-    if entry is not None:
-        try:
-            what = f"the program {key} in {knobs.CACHE_DIR.get()}"
-            return started(program_of(restored(*unpack(entry.cubin, what), what, later=True)))
-        except UserError as e:
-            _log.warning("%s; it is made again", e)
-    program = make()
-    if has_gpu():
-        program.calls.when_loaded = lambda: store(key, program, with_code=True)
+    found = _found(key)
+    has_code = found is not None and all(k.is_compiled for k in found.kernels)
+    if found is not None:
+        program = started(found)
     else:
+        program = make()
         store(key, program, with_code=False)
+    if has_gpu() and not has_code:
+        program.calls.when_loaded = lambda: store(key, program, with_code=True)
     return program
+
+
+def _found(key: str) -> Program | None:
+    """The program of a key on disk, if it is there and whole."""
+    entry = programs_on_disk().get(key)
+    if entry is None:
+        return None
+    try:
+        what = f"the program {key} in {knobs.CACHE_DIR.get()}"
+        return program_of(restored(*unpack(entry.cubin, what), what, later=True))
+    except UserError as e:
+        _log.warning("%s; it is made again", e)
+        return None
 
 
 def is_kept(fusion: Fusion) -> bool:

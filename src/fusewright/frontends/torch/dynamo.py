@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from fusewright.frontends.ahead import make_ahead
+from fusewright.frontends.torch import kept_graphs
 from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.graph_call import GraphCall
@@ -24,6 +26,7 @@ from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
+from fusewright.frontends.torch.saving import cut
 from fusewright.frontends.torch.shared import Shared
 from fusewright.progress import told
 
@@ -61,33 +64,40 @@ def compiler(
     """A backend with these options. `observe` is given the report of each graph. Graphs share what
     is compiled with all that are given the same `shared`."""
     common = importlib.import_module("torch._dynamo.backends.common")
-    partitioners = importlib.import_module("functorch.compile")
     shared = shared or Shared()
-
-    def side(name: str, recordings: Recordings) -> Callable[[Any, Sequence[Any]], Any]:
-        def compile_graph(module: Any, example_inputs: Sequence[Any]) -> Any:
-            return fuse_graph(module, options, name, observe, shared, recordings)
-
-        return compile_graph
-
-    def cut(joint: Any, *args: Any, **kwargs: Any) -> Any:
-        tell_permutations(joint.graph)
-        return partitioners.min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     def compile_function(module: Any, example_inputs: Sequence[Any]) -> Any:
         tell_known_masks(module)
         recordings = Recordings()
+
+        def compile_graph(name: str, graph: Any) -> Any:
+            return fuse_graph(graph, options, name, observe, shared, recordings)
+
+        is_kept = kept_graphs.are_kept() and not options.cudagraphs
+        sides = kept_graphs.compilers if is_kept else _sides
         compile_graphs = common.aot_autograd(
-            fw_compiler=side("forward", recordings),
-            bw_compiler=side("backward", recordings),
-            inference_compiler=side("inference", recordings),
+            **sides(compile_graph),
             decompositions=decompositions(),
             partition_fn=cut,
             keep_inference_input_mutations=True,
         )
-        return compile_graphs(module, example_inputs)
+        with kept_graphs.finding(compile_graph) if is_kept else nullcontext():
+            return compile_graphs(module, example_inputs)
 
     return compile_function
+
+
+def _sides(compile_graph: kept_graphs.Compile) -> dict[str, Any]:
+    """Compilers for AOTAutograd, by the names of its arguments, of graphs that are not kept."""
+
+    def side(name: str) -> Callable[[Any, Sequence[Any]], Any]:
+        return lambda graph, example_inputs: compile_graph(name, graph)
+
+    return {
+        "fw_compiler": side("forward"),
+        "bw_compiler": side("backward"),
+        "inference_compiler": side("inference"),
+    }
 
 
 def fuse_graph(
@@ -140,7 +150,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
 
     fused = rewrite(module, parts_of(module.graph, found), call)
     what = f"compiling regions of the {name} graph"
-    make_ahead([w for r in regions.values() if (w := r.wanted) is not None], what)
+    make_ahead([w for r in regions.values() if (w := r.wanted()) is not None], what)
     for region in told(regions.values(), len(regions), what):
         region.start()
     return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)

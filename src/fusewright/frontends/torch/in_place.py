@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fusewright.frontends.ahead import make_ahead
 from fusewright.frontends.torch.calls import readers, tensors_of, whole, writes
 from fusewright.frontends.torch.layouts import axis_order, dense_strides
 from fusewright.frontends.torch.library import aten, fx
@@ -90,11 +91,16 @@ def write_results(graph: Any) -> None:
         )
         if call.args.count(target) == 1 and not read_later and not shown:
             wanted.setdefault(call, {})[result] = copy
-    for call, copies in wanted.items():
-        at = {k: call.args.index(c.args[0]) for k, c in copies.items()}
+    asked = {
+        call: {k: call.args.index(c.args[0]) for k, c in copies.items()}
+        for call, copies in wanted.items()
+    }
+    programs = [call.target.wanted(at) for call, at in asked.items()]
+    make_ahead([w for w in programs if w is not None], "compiling regions that write to arguments")
+    for call, at in asked.items():
         for k in call.target.write_to(at):
-            target, made = copies[k].args[:2]
-            graph.erase_node(copies[k])
+            target, made = wanted[call][k].args[:2]
+            graph.erase_node(wanted[call][k])
             made.replace_all_uses_with(target)
             graph.erase_node(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -97,7 +98,12 @@ class Ways:
         self.failures: list[str] = []
         self._part = part
         self._options = options
-        self.left: list[Any] = [part.as_module().forward]
+        as_module = functools.cache(part.as_module)  # few parts are ever left to torch
+
+        def by_torch(*args: Any) -> list[Any]:
+            return as_module().forward(*args)
+
+        self.left: list[Any] = [by_torch]
         self._untuned = options.tune
         try:
             self.left[:0] = _ways(part, options, kernels)
@@ -212,10 +218,12 @@ class Region:
         if len(self._ways.left) > 1:
             self._ways.start(self.targets)
 
-    @property
-    def wanted(self) -> Wanted | None:
-        """The program that `start` looks for on disk, where it does."""
-        return self._ways.wanted(self.targets) if len(self._ways.left) > 1 else None
+    def wanted(self, targets: Mapping[int, int] | None = None) -> Wanted | None:
+        """The program that `start` looks for on disk, where it does; with targets what `write_to`
+        looks for."""
+        if len(self._ways.left) == 1 or (targets and not self._is_fixed):
+            return None
+        return self._ways.wanted(self.targets if targets is None else targets)
 
     def write_to(self, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """Has every call write results to the memory of its arguments, as far as the kernels can;

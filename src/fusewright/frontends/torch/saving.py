@@ -1,0 +1,47 @@
+"""What a forward graph keeps for its backward graph: torch's cut by bytes, told what kernels are.
+
+torch computes again what costs no memory because a kernel of the backward graph computes it on the
+way, and keeps the rest. Which operators a kernel can compute it knows of inductor's, which has them
+in pieces; norms, softmax and joins, which reach us whole, were results in memory to it, and so was
+whatever they read.
+
+GPT-2, 4 layers, 8 x 512 tokens, bfloat16: 1514 -> 1386 MiB kept (inductor 1387).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from collections.abc import Generator
+from typing import Any
+
+from fusewright.frontends.torch.permutations import tell_permutations
+from fusewright.frontends.torch.products import PRODUCTS
+from fusewright.frontends.torch.table import LOWERINGS
+
+_partitioners: Any = importlib.import_module("torch._functorch.partitioners")
+
+
+def cut(joint: Any, *args: Any, **kwargs: Any) -> Any:
+    """The forward and the backward graph of a joint one, as torch asks for them."""
+    tell_permutations(joint.graph)
+    with _told():
+        return _partitioners.min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _told() -> Generator[None]:
+    """Has torch's cut ask us which operators kernels compute; torch cuts one graph at a time."""
+    ask = _partitioners.get_default_op_list
+
+    def kinds() -> Any:
+        known = ask()
+        ours = {op.overloadpacket for op in LOWERINGS if op not in PRODUCTS}
+        return dataclasses.replace(known, fusible_ops=known.fusible_ops | ours)
+
+    _partitioners.get_default_op_list = kinds
+    try:
+        yield
+    finally:
+        _partitioners.get_default_op_list = ask
