@@ -81,7 +81,7 @@ def _recorder(module: Any, side: str) -> Callable[[Run], Run]:
 
     def wrap(run: Run) -> Run:
         replay = compile_fx.cudagraphify(run, **facts)
-        return _boxed(lambda args: replay(args))
+        return boxed(lambda args: replay(args))
 
     return wrap
 
@@ -102,7 +102,7 @@ def _ending(device: int) -> Callable[[Run], Run]:
                 manager.set_to_running_backward()
             return run(args)
 
-        return _boxed(ended)
+        return boxed(ended)
 
     return wrap
 
@@ -113,7 +113,8 @@ def forget() -> None:
         importlib.import_module("torch._inductor.cudagraph_trees").reset_cudagraph_trees()
 
 
-def _boxed(run: Run) -> Run:
+def boxed(run: Run) -> Run:
+    """The function, marked as one that takes a list of arguments and empties it."""
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
