@@ -200,6 +200,17 @@ def test_strides_of_axes_of_size_1_are_torchs_too(shape: tuple[int, ...]) -> Non
     checks.assert_close([run(x)], [x * 2 + 1])
 
 
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+def test_strides_of_empty_results_are_torchs(cpu: str) -> None:
+    def f(x: Any) -> Any:
+        return torch.tanh(x * 2), x.exp() + x.sum(1, keepdim=True)
+
+    run, reports = compiled(f, cpu=cpu)
+    for x in (torch.ones(3, 0, 5), torch.ones(0, 3)):
+        assert [y.stride() for y in run(x)] == [y.stride() for y in f(x)]
+    assert all(g.regions for g in reports)
+
+
 def test_steps_fall_where_torchs_fall() -> None:
     def buckets(n: Any) -> Any:
         return (torch.log(n.float() / 8) / math.log(16) * 8).to(torch.int64) + 8

@@ -12,7 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch._dynamo.source import ConstantSource  # noqa: E402
-from torch._inductor import compile_fx, cudagraph_trees, cudagraph_utils  # noqa: E402
+from torch._inductor import (  # noqa: E402
+    compile_fx,
+    cudagraph_trees,
+    cudagraph_utils,
+    utils as inductor_utils,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
@@ -135,11 +140,21 @@ def test_a_backward_graph_follows_its_forward_graph(
     assert len(told) == 0  # nothing was wrapped
 
 
-def test_a_torch_that_records_nothing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("room", "name"),
+    [
+        (cudagraph_utils, "get_placeholder_info"),
+        # Raises for a kernel of the user's in Triton, whose node has a dict of results.
+        (inductor_utils, "get_first_incompatible_cudagraph_node"),
+    ],
+)
+def test_a_torch_that_records_nothing_is_a_reason(
+    room: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(graph: Any) -> Any:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(cudagraph_utils, "get_placeholder_info", fails)
+    monkeypatch.setattr(room, name, fails)
     plan = Recordings().plan(graph(lambda x: x.sin(), "cuda:0"), "inference")
     assert plan.reason == "torch does not record it (RuntimeError: no such thing)"
     assert plan.wrap(run) is run

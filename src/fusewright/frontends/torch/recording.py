@@ -44,17 +44,16 @@ class Recordings:
     def plan(self, module: Any, side: str) -> Plan:
         """How a graph is recorded, as torch made it; `side` is "forward", "backward" or
         "inference". A backward graph comes after its forward graph."""
-        reason = _why_not(module)
-        if reason is None and side == "backward" and self._is_left:
-            reason = "its forward graph is not recorded"
-        if reason is None:
-            try:
+        try:
+            reason = _why_not(module)
+            if reason is None and side == "backward" and self._is_left:
+                reason = "its forward graph is not recorded"
+            if reason is None:
                 wrap = _recorder(module, side, self)
-            except Exception as e:
-                reason = f"torch does not record it ({type(e).__name__}: {e})"
-            else:
                 self._device = _devices(module).pop().index
                 return Plan(wrap)
+        except Exception as e:
+            reason = f"torch does not record it ({type(e).__name__}: {e})"
         self._is_left = True
         if any(d.type == "cuda" for d in _devices(module)):
             _log.warning("%s: not recorded as a CUDA graph: %s", side, reason)
