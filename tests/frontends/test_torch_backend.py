@@ -200,6 +200,17 @@ def test_strides_of_axes_of_size_1_are_torchs_too(shape: tuple[int, ...]) -> Non
     checks.assert_close([run(x)], [x * 2 + 1])
 
 
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+def test_strides_of_empty_results_are_torchs(cpu: str) -> None:
+    def f(x: Any) -> Any:
+        return torch.tanh(x * 2), x.exp() + x.sum(1, keepdim=True)
+
+    run, reports = compiled(f, cpu=cpu)
+    for x in (torch.ones(3, 0, 5), torch.ones(0, 3)):
+        assert [y.stride() for y in run(x)] == [y.stride() for y in f(x)]
+    assert all(g.regions for g in reports)
+
+
 def test_steps_fall_where_torchs_fall() -> None:
     def buckets(n: Any) -> Any:
         return (torch.log(n.float() / 8) / math.log(16) * 8).to(torch.int64) + 8
@@ -293,6 +304,20 @@ def test_what_cannot_be_fused_runs_as_torch_would() -> None:
     assert left["aten.sort.default"] == "the operator is not in the table"
 
 
+def test_tangents_of_forward_mode_pass_through_what_torch_runs() -> None:
+    def f(x: Any) -> Any:
+        return torch.sin(x) * x + 1
+
+    run, reports = compiled(f)
+    x, t = rand(5), rand(2, 5)[0]
+    checks.assert_close([run(x)], [f(x)])
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, t)
+        got = torch.autograd.forward_ad.unpack_dual(run(dual)).tangent
+    checks.assert_close([got], [(torch.cos(x) * x + torch.sin(x)) * t])
+    assert [len(g.regions) for g in reports] == [1]
+
+
 @pytest.mark.parametrize("cpu", ["oracle", "sim"])
 def test_symbolic_sizes_serve_other_sizes(cpu: str) -> None:
     def f(x: Any) -> Any:
@@ -346,6 +371,13 @@ def test_modes_mean_what_they_mean_for_inductor(mode: str | None, wanted: Option
     x = torch.ones(4, 4)
     run = torch.compile(lambda x: (x * 2 + 1).sin(), backend="fusewright", mode=mode)
     torch.testing.assert_close(run(x), (x * 2 + 1).sin())
+
+
+def test_options_of_inductor_mean_the_same_or_nothing() -> None:
+    given = {"triton.cudagraphs": True, "max_autotune": True, "epilogue_fusion": True}
+    assert options_of(given) == Options(cudagraphs=True, tune=True)
+    with pytest.raises(UserError, match=r"option max_autotune=2: use one of \(False, True\)"):
+        options_of({"max_autotune": 2})
 
 
 def test_unknown_options_are_refused() -> None:

@@ -12,7 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch._dynamo.source import ConstantSource  # noqa: E402
-from torch._inductor import compile_fx, cudagraph_trees, cudagraph_utils  # noqa: E402
+from torch._inductor import (  # noqa: E402
+    compile_fx,
+    cudagraph_trees,
+    cudagraph_utils,
+    utils as inductor_utils,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
@@ -37,6 +42,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return lambda args: ["replayed", *run(args)]
 
     monkeypatch.setattr(compile_fx, "cudagraphify", cudagraphify)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return facts
 
 
@@ -79,6 +86,7 @@ def test_what_the_forward_graph_kept_stays_where_it_is(told: list[dict[str, Any]
             ("cuda:0",),
             "index_put.default cannot be recorded",
         ),
+        (lambda x: torch.complex(x, x).conj().imag, ("cuda:0",), "is a conjugate or a negative by"),
     ],
 )
 def test_what_is_not_recorded(
@@ -132,14 +140,90 @@ def test_a_backward_graph_follows_its_forward_graph(
     assert len(told) == 0  # nothing was wrapped
 
 
-def test_a_torch_that_records_nothing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("room", "name"),
+    [
+        (cudagraph_utils, "get_placeholder_info"),
+        # Raises for a kernel of the user's in Triton, whose node has a dict of results.
+        (inductor_utils, "get_first_incompatible_cudagraph_node"),
+    ],
+)
+def test_a_torch_that_records_nothing_is_a_reason(
+    room: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(graph: Any) -> Any:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(cudagraph_utils, "get_placeholder_info", fails)
+    monkeypatch.setattr(room, name, fails)
     plan = Recordings().plan(graph(lambda x: x.sin(), "cuda:0"), "inference")
     assert plan.reason == "torch does not record it (RuntimeError: no such thing)"
     assert plan.wrap(run) is run
+
+
+class Stream:
+    """Stands in for torch.cuda in a recording that fails, or not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current, self.is_capturing, self.calls = "caller's", False, 0
+        monkeypatch.setattr(compile_fx, "cudagraphify", self.cudagraphify)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "set_stream", self.set)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.is_capturing)
+
+    def set(self, stream: str) -> None:
+        self.current = stream
+
+    def cudagraphify(self, run: Any, **given: Any) -> Any:
+        """As torch: the first call is a plain one, the second one is recorded with copies."""
+
+        def call(args: list[Any]) -> Any:
+            self.calls += 1
+            if self.calls == 1:
+                return run(args)
+            self.current, self.is_capturing = "recording's", True
+            copies = list(args)
+            args.clear()
+            try:
+                return run(copies)
+            finally:
+                self.is_capturing = False
+
+        return call
+
+
+def test_a_recording_that_fails_leaves_both_graphs_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream(monkeypatch)
+    monkeypatch.setattr(cudagraph_trees, "get_manager", lambda k, create_if_none_exists: None)
+
+    def fails(args: list[Any]) -> list[Any]:
+        found = list(args)
+        args.clear()
+        if stream.is_capturing:
+            raise RuntimeError("no copies from the host")
+        return found
+
+    on_gpu = graph(lambda x: x.sin(), "cuda:0")
+    recordings = Recordings()
+    forward, backward = (recordings.plan(on_gpu, k).wrap(fails) for k in ("forward", "backward"))
+    assert [forward([1, 2]), forward([3, 4])] == [[1, 2], [3, 4]]
+    assert "forward: not recorded as a CUDA graph: RuntimeError: no copies from" in caplog.text
+    assert stream.current == "caller's"
+    assert [forward([5]), backward([6])] == [[5], [6]] and stream.calls == 2
+
+
+def test_what_a_graph_raises_outside_of_a_recording_is_the_callers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Stream(monkeypatch)
+
+    def fails(args: list[Any]) -> Any:
+        raise IndexError(f"no element {args[0]}")
+
+    wrapped = Recordings().plan(graph(lambda x: x.sin(), "cuda:0"), "inference").wrap(fails)
+    with pytest.raises(IndexError, match="no element 1"):
+        wrapped([1])
 
 
 def test_explain_says_whether_a_graph_is_recorded(told: list[dict[str, Any]]) -> None:

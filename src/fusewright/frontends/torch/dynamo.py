@@ -15,13 +15,14 @@ from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.graph_call import GraphCall
 from fusewright.frontends.torch.known_masks import tell_known_masks
+from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.permutations import tell_permutations
 from fusewright.frontends.torch.plain_scatters import plain_scatters
 from fusewright.frontends.torch.plain_strides import plain_strides
 from fusewright.frontends.torch.plain_writes import plain_writes
-from fusewright.frontends.torch.recording import Recordings, forget
+from fusewright.frontends.torch.recording import Recordings, Run, boxed, forget
 from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import how_again
@@ -31,6 +32,7 @@ from fusewright.frontends.torch.shared import Shared
 from fusewright.progress import told
 
 _log = logging.getLogger("fusewright.torch")
+forward_ad = torch.autograd.forward_ad
 
 Observer = Callable[[GraphReport], None]
 
@@ -122,14 +124,22 @@ def fuse_graph(
         _log.warning("%s is left to torch: %s: %s; %s", name, type(e).__name__, e, again)
         call, report = None, None
 
+    @boxed
     def run(args: list[Any]) -> Any:
-        return module.forward(*args) if call is None else call.run(args)
+        # Arguments may carry tangents in forward mode, which kernels would lose.
+        if call is None or forward_ad._current_level >= 0:
+            return module.forward(*args)
+        return call.run(args)
 
     if observe is not None and report is not None:
         why_not = None if recorded is None else recorded.reason or ""
         observe(replace(report, not_recorded=why_not, call=call))
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run if recorded is None else recorded.wrap(run)
+    return run if recorded is None else _outside_forward_mode(recorded.wrap(run), run)
+
+
+def _outside_forward_mode(replay: Run, run: Run) -> Run:
+    """Replays a recording, but where arguments may carry tangents, which it would lose."""
+    return boxed(lambda args: (replay if forward_ad._current_level < 0 else run)(args))
 
 
 def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[Any, GraphReport]:

@@ -22,11 +22,14 @@ def axis_order(tensor: Any) -> tuple[int, ...] | None:
 
 
 def odd_strides(tensor: Any) -> tuple[int, ...] | None:
-    """The strides of a dense tensor of plain sizes, if those of its axes of size 1 are not the ones
-    that a new tensor in its axis order has. They address nothing, but torch passes them on."""
+    """The strides of a dense tensor of plain sizes, if it is empty, or if those of its axes of size
+    1 are not the ones that a new tensor in its axis order has. They address nothing, but torch
+    passes them on."""
     sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
-    if not all(isinstance(n, int) for n in (*sizes, *strides)) or 0 in sizes:
+    if not all(isinstance(n, int) for n in (*sizes, *strides)):
         return None
+    if 0 in sizes:
+        return strides
     made = dense_strides(sizes, axis_order(tensor))
     pairs = list(zip(sizes, strides, made, strict=True))
     dense = all(s == m for n, s, m in pairs if n > 1)

@@ -432,20 +432,21 @@ def _index_put(
     values: Array,
     accumulate: bool = False,
 ) -> Array:
-    """The gradient of an indexed table, as every row of it compares all indices."""
+    """The gradient of an indexed table, as every place along its indexed axis compares all
+    indices."""
     if not accumulate:
         raise UnsupportedError("index_put that replaces elements: the last of equal indices counts")
     first, shape, flat = _flat_index(x, indices)
-    if first:
-        raise UnsupportedError(f"index_put along axis {first}: only rows are added to")
     work = constant_value(mul(build.element_count(flat.tensor.shape), build.element_count(shape)))
     if work is not None and work > _COMPARED:
         raise UnsupportedError(
             f"index_put that would compare {work} times: torch's sort is faster than {_COMPARED}"
         )
-    wide = ops.broadcast_to(values, (*flat.tensor.shape, *shape[1:]))
-    added = ops.scatter_add(ops.reshape(x, shape), flat, wide)
-    return ops.reshape(added, x.tensor.shape)
+    wide = ops.broadcast_to(values, (*shape[:first], *flat.tensor.shape, *shape[first + 1 :]))
+    indexed = tuple(range(first, first + flat.ndim))
+    rows = ops.moveaxis(wide, indexed, tuple(range(flat.ndim)))
+    added = ops.scatter_add(ops.moveaxis(ops.reshape(x, shape), first, 0), flat, rows)
+    return ops.reshape(ops.moveaxis(added, 0, first), x.tensor.shape)
 
 
 _COMPARED = MAX_COMPARED // 4

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from fusewright.errors import UserError
+
+_log = logging.getLogger("fusewright.torch")
 
 _ALLOWED: dict[str, tuple[object, ...]] = {
     "cpu": ("oracle", "sim", "torch"),
@@ -22,6 +26,9 @@ _MODES: dict[str | None, dict[str, bool]] = {
     "max-autotune-no-cudagraphs": {"tune": True},
 }
 """torch.compile's modes, which mean what they mean for inductor."""
+
+_INDUCTORS = {"triton.cudagraphs": "cudagraphs", "max_autotune": "tune"}
+"""Options of inductor that mean the same as one of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +49,22 @@ class Options:
 
 
 def options_of(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
-    """Options from a mapping, and from a mode, which the mapping may change. Raises UserError for
-    modes, names and values that do not exist."""
+    """Options from a mapping, and from a mode, which the mapping may change. Options of inductor
+    mean what they mean there, or nothing. Raises UserError for modes, names and values that do not
+    exist."""
     if mode not in _MODES:
         names = [m for m in _MODES if m]
         raise UserError(f"mode={mode!r} of the fusewright backend: use one of {names}")
     names = [f.name for f in fields(Options)]
+    wanted: dict[str, Any] = dict(_MODES[mode])
     for name, value in (given or {}).items():
-        if name not in names:
+        own = _INDUCTORS.get(name, name)
+        if own in names:
+            if own in _ALLOWED and value not in _ALLOWED[own]:
+                raise UserError(f"option {name}={value!r}: use one of {_ALLOWED[own]}")
+            wanted[own] = value
+        elif name.replace("-", "_") in importlib.import_module("torch._inductor").list_options():
+            _log.info("option %s is inductor's, and means nothing to kernels of fusewright", name)
+        else:
             raise UserError(f"option {name!r} of the fusewright backend: use one of {names}")
-        if name in _ALLOWED and value not in _ALLOWED[name]:
-            raise UserError(f"option {name}={value!r}: use one of {_ALLOWED[name]}")
-    wanted: dict[str, Any] = {**_MODES[mode], **(given or {})}
     return Options(**wanted)

@@ -38,29 +38,35 @@ class Recordings:
     def __init__(self) -> None:
         self._device: int | None = None
         self._is_left = False
+        self.are_lost = False
+        """Whether a graph could not be recorded after all: all run as they are from then on."""
 
     def plan(self, module: Any, side: str) -> Plan:
         """How a graph is recorded, as torch made it; `side` is "forward", "backward" or
         "inference". A backward graph comes after its forward graph."""
-        reason = _why_not(module)
-        if reason is None and side == "backward" and self._is_left:
-            reason = "its forward graph is not recorded"
-        if reason is None:
-            try:
-                wrap = _recorder(module, side)
-            except Exception as e:
-                reason = f"torch does not record it ({type(e).__name__}: {e})"
-            else:
+        try:
+            reason = _why_not(module)
+            if reason is None and side == "backward" and self._is_left:
+                reason = "its forward graph is not recorded"
+            if reason is None:
+                wrap = _recorder(module, side, self)
                 self._device = _devices(module).pop().index
                 return Plan(wrap)
+        except Exception as e:
+            reason = f"torch does not record it ({type(e).__name__}: {e})"
         self._is_left = True
         if any(d.type == "cuda" for d in _devices(module)):
             _log.warning("%s: not recorded as a CUDA graph: %s", side, reason)
         device = self._device if side == "backward" else None
         return Plan(_same if device is None else _ending(device), reason)
 
+    def lose(self, side: str, error: Exception) -> None:
+        """Gives recording up, because of what a graph raised while it was recorded."""
+        self.are_lost = True
+        _log.warning("%s: not recorded as a CUDA graph: %s: %s", side, type(error).__name__, error)
 
-def _recorder(module: Any, side: str) -> Callable[[Run], Run]:
+
+def _recorder(module: Any, side: str, recordings: Recordings) -> Callable[[Run], Run]:
     """What makes a function that records and replays."""
     graph = module.graph
     compile_fx = importlib.import_module("torch._inductor.compile_fx")
@@ -68,9 +74,10 @@ def _recorder(module: Any, side: str) -> Callable[[Run], Run]:
     simple = importlib.import_module("torch._dynamo.backends.cudagraphs")
     (outputs,) = (n for n in graph.nodes if n.op == "output")
     constants = [getattr(module, n.target, None) for n in graph.nodes if n.op == "get_attr"]
-    facts = {
+    device: int = _devices(module).pop().index
+    facts: dict[str, Any] = {
         "static_input_idxs": _static(module, side),
-        "device_index": _devices(module).pop().index,
+        "device_index": device,
         "stack_traces": [_trace(x) for x in _sequence(outputs.args[0])],
         "is_backward": side == "backward",
         "is_inference": side == "inference",
@@ -80,10 +87,47 @@ def _recorder(module: Any, side: str) -> Callable[[Run], Run]:
     }
 
     def wrap(run: Run) -> Run:
-        replay = compile_fx.cudagraphify(run, **facts)
-        return _boxed(lambda args: replay(args))
+        watched = _Watched(run)
+        replay = compile_fx.cudagraphify(boxed(watched), **facts)
+        plain = _ending(device)(run) if side == "backward" else run
+
+        def call(args: list[Any]) -> Any:
+            if recordings.are_lost:
+                return plain(args)
+            stream = None if watched.is_recorded else torch.cuda.current_stream()
+            try:
+                return replay(args)
+            except Exception as e:
+                if watched.inputs is None:
+                    raise
+                recordings.lose(side, e)
+            if stream is not None:
+                torch.cuda.set_stream(stream)  # torch does not where a recording cannot be ended
+            inputs, watched.inputs = watched.inputs, None
+            return plain(inputs)
+
+        return boxed(call)
 
     return wrap
+
+
+class _Watched:
+    """A function that torch records. `inputs`: those of a recording that failed, which nothing has
+    been computed for, or written to, yet."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.inputs: list[Any] | None = None
+        self.is_recorded = False
+
+    def __call__(self, args: list[Any]) -> Any:
+        if not torch.cuda.is_current_stream_capturing():
+            return self._run(args)
+        self.inputs = list(args)
+        made = self._run(args)
+        self.inputs = None
+        self.is_recorded = True
+        return made
 
 
 def _same(run: Run) -> Run:
@@ -102,7 +146,7 @@ def _ending(device: int) -> Callable[[Run], Run]:
                 manager.set_to_running_backward()
             return run(args)
 
-        return _boxed(ended)
+        return boxed(ended)
 
     return wrap
 
@@ -113,7 +157,8 @@ def forget() -> None:
         importlib.import_module("torch._inductor.cudagraph_trees").reset_cudagraph_trees()
 
 
-def _boxed(run: Run) -> Run:
+def boxed(run: Run) -> Run:
+    """The function, marked as one that takes a list of arguments and empties it."""
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
@@ -126,6 +171,9 @@ def _why_not(module: Any) -> str | None:
     devices = _devices(module)
     if len(devices) != 1 or {d.type for d in devices} != {"cuda"}:
         return f"its tensors are on {sorted(map(str, devices)) or 'no device'}, not on one GPU"
+    odd = next((n for n in _results(module) if any(map(_is_lazy, tensors_of(_value(n))))), None)
+    if odd is not None:
+        return f"{odd.name} is a conjugate or a negative by a bit, which recordings do not keep"
     utils = importlib.import_module("torch._inductor.utils")
     node = utils.get_first_incompatible_cudagraph_node(module)
     if node is not None:
@@ -137,6 +185,17 @@ def _why_not(module: Any) -> str | None:
     if moving and torch._inductor.config.triton.cudagraph_skip_dynamic_graphs:
         return "its sizes change, and torch's config says that such graphs are not recorded"
     return None
+
+
+def _results(module: Any) -> list[Any]:
+    """The nodes that a graph returns."""
+    (outputs,) = (n for n in module.graph.nodes if n.op == "output")
+    return outputs.all_input_nodes
+
+
+def _is_lazy(tensor: Any) -> bool:
+    """Whether the elements are the conjugates, or the negatives, of those in memory."""
+    return bool(tensor.is_conj() or tensor.is_neg())
 
 
 def _devices(module: Any) -> set[Any]:
