@@ -310,8 +310,8 @@ def test_a_kernel_repeats_what_it_would_read_beside_what_it_joins() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[fw.Array], Any], str]] = {
-    "its transpose": (
-        lambda x: fw.exp(x) * fw.permute_dims(fw.exp(x), (1, 0)),
+    "rows of a function against each other": (
+        lambda x: fw.exp(x)[:, None] * fw.exp(x)[None],
         "at another place of a loop than its other operands",
     ),
     "sums across each other": (
@@ -380,3 +380,14 @@ def test_what_a_kernel_moves_is_not_computed_in_it_later(name: str) -> None:
     assert len(p.launches) == 2, rules(p)
     large = fw.compile(fw.trace(READ_BOTH_WAYS[name], S((1024, 1024), "float32")))
     assert len(large.launches) == 2, rules(large)
+
+
+def test_sums_that_a_third_relates_are_one_kernel() -> None:
+    """Sums of a * a and of b * b know of no common axes until that of a * b joins them."""
+
+    def cosine(a: Any, b: Any) -> Any:
+        lengths = fw.sqrt(fw.sum(a * a, axis=-1)) * fw.sqrt(fw.sum(b * b, axis=-1))
+        return fw.sum(a * b, axis=-1) / lengths
+
+    p = agreeing(cosine, S((9, 65), "float32"), S((9, 65), "float32"))
+    assert p.host.stats["launches"] == 1

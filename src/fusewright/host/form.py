@@ -390,8 +390,12 @@ class _Former:
     # --- siblings -------------------------------------------------------------------------------
 
     def join_siblings(self) -> None:
-        """Joins kernels that read the same tensor, where neither needs the other: the tensor is
-        then read once. Neighbours in program order are tried, each pair once."""
+        """Joins kernels that read the same tensor, which is then read once; where one needs the
+        other, if its reductions do not: what came between relates their axes, as a * b does here.
+        Neighbours in program order are tried, each pair once.
+
+            k1: s = sum(a * a);  k2: sum(a * b) / (s * sum(b * b))
+        """
         readers: dict[Tensor, list[int]] = {}
         for number, g in sorted(self.groups.items()):
             for o in g.sources:
@@ -421,9 +425,8 @@ class _Former:
     def _join(self, a: FusionGroup, b: FusionGroup, shared: Tensor | None) -> None:
         if len(a.members) + len(b.members) > MAX_OPS:
             return
-        if b.number in {self._current(s) for s in a.successors}:
-            return
-        number = self._number([a, b])
+        is_read = b.number in {self._current(s) for s in a.successors}
+        number = None if is_read and shared is None else self._number([a, b])
         if number is None:
             return
         mark = self.graph.mark()
@@ -432,6 +435,7 @@ class _Former:
             isinstance(g, str)
             or len(g.sources) > MAX_OPERANDS
             or (shared is not None and not runs_along(g, shared))
+            or (is_read and _depth_of(g) > max(map(_depth_of, (a, b))))
         ):
             self.graph.undo(mark)
             return
@@ -555,3 +559,8 @@ def _choices(producers: list[FusionGroup]) -> list[list[FusionGroup]]:
     each of the others alone."""
     alone = [[p] for p in reversed(producers[:-1])] if len(producers) > 1 else []
     return [producers[k:] for k in range(len(producers))] + alone
+
+
+def _depth_of(g: FusionGroup) -> int:
+    """How many reductions of a group stand one after the other."""
+    return max(g.depths.values(), default=0)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Frame, OperandAxis, carried_axes, make_frame
 from fusewright.core.expr import Int
+from fusewright.core.instructions import INSTRUCTIONS
 from fusewright.fusion.ir import (
     Alone,
     Broadcast,
@@ -32,9 +33,12 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.fusion.sizes import numel_estimate
 from fusewright.host.products import view_of
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
+MAX_AGAIN = 12
+"""Members that are made again for a reader that finds a value at another place."""
 MAX_OPS = 96
 MAX_OPERANDS = 24
 """Values that a kernel reads, and places that it may have to choose an element from."""
@@ -246,14 +250,37 @@ def _place(g: FusionGroup, t: Tensor) -> str | None:
     if carried is not None:
         g.axes[t] = carried
         for o in list(operands.values())[1:]:
-            if not tie(g.graph, g.axes[o], carried):
+            if tie(g.graph, g.axes[o], carried):
+                continue
+            if g.has_scans or not _is_made_again(g, o, t):
                 return f"it reads {o.name} at another place of a loop than its other operands"
+            g.loose[o] = None
         return None
     frame = make_frame(g.graph, t.op, t.shape, tuple(o.shape for o in t.op.operands), t.name)
     g.graph.register_domain(frame.domain)
     g.axes[t] = frame.output
     g.frames[t] = frame
     return _tie_moved(g, t, frame)
+
+
+def _is_made_again(g: FusionGroup, o: Tensor, reader: Tensor) -> bool:
+    """Whether a reader that finds a member at another place than others makes it again there: few
+    functions and moves of sources. Where it is repeated along axes of the reader that is at most
+    one instruction for each element read, as many as reading it takes."""
+    found: set[Tensor] = set()
+    stack = [o]
+    count, repeated = numel_estimate(reader.shape), 0.0
+    while stack:
+        t = stack.pop()
+        if t in found or t not in g.members:
+            continue
+        if isinstance(t.op, Reduce | Scan | Sort | MatMul | Concat) or len(found) == MAX_AGAIN:
+            return False
+        if isinstance(t.op, Pointwise) and numel_estimate(t.shape) < count:
+            repeated += INSTRUCTIONS.get(t.op.fn, (1.0, 1.0))[0]
+        found.add(t)
+        stack.extend(t.op.operands)
+    return repeated <= 1.0
 
 
 def axes_of_source(g: FusionGroup, o: Tensor) -> Axes:

@@ -12,6 +12,7 @@ from fusewright.fusion.ir import (
     MatMul,
     Permute,
     Pointwise,
+    Reduce,
     Reshape,
     Resize,
     Take,
@@ -156,3 +157,19 @@ def reads_in_place(reader: Tensor, t: Tensor) -> bool:
         data, indices = reader.op.operands
         return data is t and indices is not t
     return isinstance(reader.op, MatMul)
+
+
+def multiplied_views(members: Mapping[Tensor, None]) -> set[Tensor]:
+    """The views, casts too, through which sums of products among the members read their operands:
+    tiles of these are copied to shared memory from where an argument of the kernel begins."""
+    found: set[Tensor] = set()
+    for t in members:
+        if isinstance(t.op, Reduce) and t.op.fn == "add":
+            times = t.op.operands[0]
+            if isinstance(times.op, Pointwise) and times.op.fn == "mul":
+                found.update(times.op.operands)
+    for t in reversed(list(members)):
+        is_cast = isinstance(t.op, Pointwise) and len(t.op.operands) == 1
+        if t in found and (is_reading(t) or is_cast):
+            found.update(t.op.operands)
+    return found

@@ -3,7 +3,7 @@
 A kernel that only reads parts of a value must not wait for whoever writes the rest of it, so it
 binds the parts. Parts that overlap, or that together are one box, are one binding, as long as no
 byte comes in before the first or after the last that is read. Parts that products multiply stay
-apart: a tensor map begins where a binding does.
+apart: a tensor map begins where a binding does, and so do tiles of sums of products.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fusewright.core.expr import ZERO, Expr, add, as_expr, mul, parts_of, sum_of
 from fusewright.fusion.ir import IndexMap, Resize, Tensor
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.host.groups import MAX_OPERANDS
-from fusewright.host.products import operand_views
+from fusewright.host.products import multiplied_views, operand_views
 from fusewright.host.subspans import Range
 
 
@@ -33,7 +33,8 @@ class Read:
 def reads_of(group: Sequence[Tensor], values: Sequence[Tensor]) -> list[Read]:
     """The bindings by which a group reads values made elsewhere, in the order of these."""
     found: list[Read] = []
-    operands = operand_views(dict.fromkeys(group))
+    members = dict.fromkeys(group)
+    operands = operand_views(members) | multiplied_views(members)
     for t in values:
         users = [u for u in group if t in u.op.operands]
         boxes = [_part_of(u) for u in users]

@@ -1,9 +1,11 @@
 """Gathers read their source before it is computed with, not after.
 
-    take(f(x), i)  ->  f(take(x, i))      f of one operand, elementwise
+    take(f(x), i)      ->  f(take(x, i))      f elementwise
+    take(f(x, r), i)   ->  f(take(x, i), r)   r the same along the axis of the gather
 
-Only the gathered elements are then computed, and a source in global memory is read in place. Where
-f makes something else of what an index outside reads, the result is chosen by the index:
+Only the gathered elements are then computed, and a source in global memory is read in place: a
+logarithm of a softmax at one place of each row needs the row's sum and one element. Where f may
+make something else of what an index outside reads, the result is chosen by the index:
 
     take(f(x), i)  ->  where(inside(i), f(take(x, i)), outside)
 
@@ -18,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusewright import dtypes
-from fusewright.core.expr import ZERO, Expr, mul
+from fusewright.core.expr import ONE, ZERO, Expr, mul
 from fusewright.fusion import build, ir
 from fusewright.fusion.evaluate import carried, pointwise
 from fusewright.fusion.ir import Broadcast, Fusion, Pointwise, Take, TakeAlong, Tensor, is_alone
@@ -28,9 +30,10 @@ Array = npt.NDArray[Any]
 
 
 def hoist_gathers(fusion: Fusion) -> Fusion:
-    """Moves gathers above chains of functions of one operand (casts among them).
+    """Moves gathers above chains of functions (casts among them) of one operand that varies along
+    the axis of the gather.
 
-    checks:   functions of several operands stay: their operands would be gathered one by one
+    checks:   functions of several such operands stay: these would be gathered one by one
     order:    before the fusion is cut, which never gathers from what the same kernel computes
     """
 
@@ -40,10 +43,10 @@ def hoist_gathers(fusion: Fusion) -> Fusion:
         source, indices = operands
         if source.shape[t.op.axis] == ZERO:
             return _outside(t)
-        if not _is_function(source):
+        if _varying(t, source) is None:
             return None
         hoisted, outside = _hoisted(t, source, indices)
-        if _same(outside, t.dtype.outside):
+        if outside is not None and _same(outside, t.dtype.outside):
             return hoisted
         inside = _spread(t, _inside(t, indices, source.shape[t.op.axis]))
         return build.pointwise("where", inside, hoisted, _outside(t))
@@ -51,17 +54,50 @@ def hoist_gathers(fusion: Fusion) -> Fusion:
     return rebuild(fusion, replace)
 
 
-def _is_function(t: Tensor) -> bool:
-    """Whether a value is computed from one other, element by element, where it is read."""
-    return isinstance(t.op, Pointwise) and len(t.op.operands) == 1 and not is_alone(t)
+def _varying(gather: Tensor, t: Tensor) -> int | None:
+    """Which operand of a function varies along the axis of a gather, where one alone does; None for
+    other values."""
+    if not isinstance(t.op, Pointwise) or is_alone(t):
+        return None
+    found = [k for k, o in enumerate(t.op.operands) if _beside(gather, o) is None]
+    return found[0] if len(found) == 1 else None
 
 
-def _hoisted(t: Tensor, source: Tensor, indices: Tensor) -> tuple[Tensor, Array]:
-    """The gather below the functions, and what that is where the index is outside."""
-    if _is_function(source):
+def _beside(gather: Tensor, o: Tensor) -> Tensor | None:
+    """An operand that is the same along the axis of a gather, for every element of the result;
+    None for one that varies."""
+    assert isinstance(gather.op, Take | TakeAlong)
+    if not isinstance(o.op, Broadcast):
+        return None
+    source, axis = o.op.operands[0], gather.op.axis
+    along = o.op.axes[axis]
+    if along is not None and source.shape[along] != ONE:
+        return None
+    if isinstance(gather.op, TakeAlong):
+        pairs = enumerate(zip(o.shape, gather.shape, strict=True))
+        if any(n != m for k, (n, m) in pairs if k != axis):
+            return None
+        axes = o.op.axes
+    elif along is None:
+        places = (None,) * gather.op.operands[1].ndim
+        axes = (*o.op.axes[:axis], *places, *o.op.axes[axis + 1 :])
+    else:
+        return None
+    return build.value(gather.shape, o.dtype, Broadcast((source,), axes))
+
+
+def _hoisted(t: Tensor, source: Tensor, indices: Tensor) -> tuple[Tensor, Array | None]:
+    """The gather below the functions, and what that is where the index is outside; None where it
+    depends on other operands."""
+    k = _varying(t, source)
+    if k is not None:
         assert isinstance(source.op, Pointwise)
-        below, read = _hoisted(t, source.op.operands[0], indices)
-        out = build.value(t.shape, source.dtype, Pointwise((below,), source.op.fn))
+        below, read = _hoisted(t, source.op.operands[k], indices)
+        others = [_beside(t, o) for o in source.op.operands]
+        operands = tuple(below if o is None else o for o in others)
+        out = build.value(t.shape, source.dtype, ir.with_operands(source.op, operands))
+        if read is None or len(operands) > 1:
+            return out, None
         with np.errstate(all="ignore"):
             return out, pointwise(source.dtype, source.op.fn, [read])
     op = ir.with_operands(t.op, (source, indices))

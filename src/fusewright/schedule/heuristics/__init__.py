@@ -7,6 +7,7 @@ from typing import Any
 
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Scan, Sort
+from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
 from fusewright.schedule.heuristics.common import Params
@@ -85,7 +86,9 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     if any(isinstance(s.op, MatMul) for s in flow.stages):
         yield MatmulScheduler(flow, target)
         yield WarpMatmulScheduler(flow, target)
-    elif any(isinstance(s.op, Sort) for s in flow.stages):
+        return
+    clone_untied_uses(flow)
+    if any(isinstance(s.op, Sort) for s in flow.stages):
         yield SortScheduler(flow, target)
     elif any(isinstance(s.op, Scan) for s in flow.stages):
         yield ScanScheduler(flow, target)

@@ -24,7 +24,6 @@ from fusewright.fusion.persistent_rows import (
     PersistentRows,
     persistent_rows,
 )
-from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_parts
@@ -98,7 +97,6 @@ class InnerOuterScheduler:
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         """Raises ScheduleError for rows or columns of size 1."""
-        clone_untied_uses(flow)
         self.flow = flow
         self._target = target
         self._copies = cache_inputs(flow, _moves_in_rows(flow))

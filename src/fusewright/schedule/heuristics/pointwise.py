@@ -11,7 +11,6 @@ from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Concat
 from fusewright.fusion.row_alignment import are_short
-from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import even_rows
@@ -99,7 +98,6 @@ class PointwiseScheduler:
     loads: those of all vectors of a thread stand first, so that they are in flight together."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        clone_untied_uses(flow)
         self.flow = flow
         self._target = target
         self._held = cache_inputs(flow)

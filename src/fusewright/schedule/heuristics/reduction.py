@@ -18,7 +18,6 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Parts, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
-from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import edit, inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
@@ -70,7 +69,6 @@ class ReductionScheduler:
     """Groups in which all reductions run over the same axes."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        clone_untied_uses(flow)
         self.flow = flow
         self._target = target
         self._copies = cache_inputs(flow, [s for s in flow.stages if _meets_others(flow, s)])

@@ -15,7 +15,6 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.block_scan import block_scan
-from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics import staged_rows
@@ -110,7 +109,6 @@ class ScanScheduler:
     """Groups whose scans all run along one axis."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        clone_untied_uses(flow)
         self.flow = flow
         self._target = target
         self._loads = cache_inputs(flow)

@@ -16,7 +16,6 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Sort
 from fusewright.fusion.passes.merge_sorts import ELEMENTS, MOST_SORTED
 from fusewright.memory import Memory
-from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
@@ -56,7 +55,6 @@ class SortScheduler:
     """Groups with one sort."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
-        clone_untied_uses(flow)
         self.flow = flow
         cache_inputs(flow)
         (self._sort,) = (s for s in flow.stages if isinstance(s.op, Sort))
