@@ -103,8 +103,8 @@ class ShortRowsPlanner:
         self._nbytes = [c.dtype.nbytes for c in large] or [4]
 
     def candidates(self) -> Iterator[Listed[ShortRows]]:
-        """As many rows as make the widest vectors, the fewest of those; and rows through shared
-        memory where no such vectors are whole words."""
+        """As many rows as make the widest vectors, the fewest of those first; and rows through
+        shared memory where no such vectors are whole words."""
         width = 1
         why = self._problem(LONGEST)
         if why is None:
@@ -113,12 +113,14 @@ class ShortRowsPlanner:
             most = min(most, rows // (THREADS * self._target.multiprocessors))
             counts = [n for n in ROWS if n <= max(most, 1)]
             widths = {n: self._width(n) for n in counts}
-            best = max(counts, key=lambda n: (widths[n], -n))
-            width, accesses = widths[best], best * self._length // widths[best]
-            if self._inner is not None and accesses > MOST_ACCESSES:
-                why = f"{accesses} accesses ask for the same sectors; at most {MOST_ACCESSES}"
-            else:
-                yield ShortRows(best, width, self._length).candidate
+            for n in sorted(counts, key=lambda n: (-widths[n], n)):
+                accesses = n * self._length // widths[n]
+                if self._inner is not None and accesses > MOST_ACCESSES:
+                    what = f"{accesses} accesses ask for the same sectors"
+                    yield Refused(f"{n} rows", f"{what}; at most {MOST_ACCESSES}")
+                else:
+                    yield ShortRows(n, widths[n], self._length).candidate
+            width = max(widths.values())
         if why is not None:
             yield Refused("whole rows in registers of a thread", why)
         full = MAX_VECTOR_NBYTES // max(self._nbytes)
@@ -147,13 +149,14 @@ class ShortRowsPlanner:
                 widths += [(numel(t.shape), w) for t, w in self._widened(s, lanes)]
         return max(widths, default=(0, 1))[1]
 
-    def _set_loops(self, rows: int) -> Loop:
+    def _set_loops(self, rows: int) -> list[AxisClass]:
         """Gives all stages the loops over blocks, threads, the outer and the inner reduced axes and
-        the rows of a thread. Returns the last of these."""
+        the rows of a thread, if it has several. Returns the axes of the last two of these, over
+        which vectors run."""
         assert self._kept is not None
-        rest, lanes = split(self._flow, self._kept, rows)
+        rest, own = split(self._flow, self._kept, rows) if rows > 1 else (self._kept, None)
         blocks, threads = split(self._flow, rest, THREADS)
-        unrolled = [x for x in (self._outer, self._inner, lanes) if x is not None]
+        unrolled = [x for x in (self._outer, self._inner, own) if x is not None]
         loops = (
             Loop(blocks.axis, Parallel.BIDX),
             Loop(threads.axis, Parallel.TIDX),
@@ -161,15 +164,15 @@ class ShortRowsPlanner:
         )
         set_loops(self._flow, self._reference, loops)
         transform_like(self._flow, self._reference, align=True)
-        return lanes
+        return [x.axis for x in (self._inner, own) if x is not None]
 
-    def _widened(self, s: Stage, lanes: Loop) -> list[tuple[Stage, int]]:
+    def _widened(self, s: Stage, wanted: list[AxisClass]) -> list[tuple[Stage, int]]:
         """Lets a stage that accesses memory run over rows and inner axes as one, in vectors as wide
         as its accesses allow. Returns the tensors and the elements of their vectors."""
         flow = self._flow
         own = [x.axis for x in s.loops]
-        wanted = [x.axis for x in (self._inner, lanes) if x is not None]
-        if own[-len(wanted) :] != wanted or s.is_reduction or not _is_at_memory(s):
+        is_whole = bool(wanted) and own[-len(wanted) :] == wanted
+        if not is_whole or s.is_reduction or not _is_at_memory(s):
             return []
         whole = merge_all(flow, [Loop(a) for a in reversed(wanted)])
         before = s.loops[: -len(wanted)]
