@@ -328,7 +328,7 @@ def _other_threads(
 
 
 def _other_numbers(threads: int) -> list[int]:
-    """Half and twice as many threads; where they are no more than a warp, all lower powers of two."""
+    """Half and twice as many threads; of no more than a warp all lower powers of two."""
     if threads > WARP_SIZE:
         return [threads // 2, 2 * threads]
     return [*(threads >> k for k in range(1, threads.bit_length())), 2 * threads]

@@ -42,7 +42,7 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, Target
+from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 LONGEST = 32
 """Elements of a row that a thread holds."""
@@ -103,8 +103,8 @@ class ShortRowsPlanner:
         self._nbytes = [c.dtype.nbytes for c in large] or [4]
 
     def candidates(self) -> Iterator[Listed[ShortRows]]:
-        """As many rows as make the widest vectors, the fewest of those first; and rows through
-        shared memory where no such vectors are whole words."""
+        """The fewest rows that make vectors of a width, the widest first; and rows through shared
+        memory where no such vectors are whole words."""
         width = 1
         why = self._problem(LONGEST)
         if why is None:
@@ -112,15 +112,17 @@ class ShortRowsPlanner:
             rows = numel(self._reference.shape)
             most = min(most, rows // (THREADS * self._target.multiprocessors))
             counts = [n for n in ROWS if n <= max(most, 1)]
-            widths = {n: self._width(n) for n in counts}
-            for n in sorted(counts, key=lambda n: (-widths[n], n)):
-                accesses = n * self._length // widths[n]
+            fewest: dict[int, int] = {}
+            for n in counts:
+                fewest.setdefault(self._width(n), n)
+            width = max(fewest)
+            for own, n in sorted(fewest.items(), reverse=True):
+                accesses = n * self._length // own
                 if self._inner is not None and accesses > MOST_ACCESSES:
                     what = f"{accesses} accesses ask for the same sectors"
                     yield Refused(f"{n} rows", f"{what}; at most {MOST_ACCESSES}")
                 else:
-                    yield ShortRows(n, widths[n], self._length).candidate
-            width = max(widths.values())
+                    yield ShortRows(n, own, self._length).candidate
         if why is not None:
             yield Refused("whole rows in registers of a thread", why)
         full = MAX_VECTOR_NBYTES // max(self._nbytes)
@@ -136,7 +138,7 @@ class ShortRowsPlanner:
             return f"{rows} rows are too few for a thread each"
         inner = 1 if self._inner is None else constant_value(self._inner.axis.extent) or 1
         nbytes = inner * min(self._nbytes)
-        if nbytes > SECTOR_NBYTES and nbytes % MAX_VECTOR_NBYTES == 0:
+        if nbytes > MAX_VECTOR_NBYTES and nbytes % MAX_VECTOR_NBYTES == 0:
             return f"neighbouring threads share rows of {nbytes} bytes, which are whole vectors"
         return None
 
