@@ -376,27 +376,6 @@ def test_a_candidate_that_falls_behind_in_nothing_is_taken_for_less(
     assert (found.better is not None) is better
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_near_the_bound_only_candidates_that_access_memory_alike_are_rated(
-    monkeypatch: pytest.MonkeyPatch, alike: bool
-) -> None:
-    """Of a kernel within the margin of its bound, and beyond the small one."""
-    own, other = (
-        Params("rows", (("vector", v), ("threads", n)))
-        for v, n in ((8, 64), (8 if alike else 4, 32))
-    )
-    faster = Rated("", other, Cost(91.0, (*LIMITED[:-1], (LIMITED[-1][0], 1.0)), 1, 0))
-    monkeypatch.setattr(rating, "cost", lambda *_: Cost(100.0, LIMITED, 1, 0))
-    monkeypatch.setattr(rating, "work_of", lambda *_: STREAM)
-    monkeypatch.setattr(rating, "bound_us", lambda *_, memory_us=0.0: 90.0)
-    monkeypatch.setattr(
-        rating, "rate", lambda _flow, _target, wanted: [faster] if wanted(other) else []
-    )
-    (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((64, 64), "float32"))
-    flow = segment.dataflow()
-    assert (decide(lambda: flow, flow, own, TARGET).better == other) is alike
-
-
 def test_rating_is_deterministic() -> None:
     (segment,) = segments_of(lambda x: fw.nn.softmax(x, axis=-1), ((512, 8192), "float32"))
     assert rate(segment.dataflow(), TARGET) == rate(segment.dataflow(), TARGET)

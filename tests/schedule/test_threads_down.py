@@ -1,5 +1,4 @@
-"""How many threads share columns: as few as fill the chip, as they exchange the sums of each; and
-short rows."""
+"""How many threads share columns: as few as fill the chip, as they exchange the sums of each."""
 
 from __future__ import annotations
 
@@ -35,25 +34,6 @@ def test_columns_that_are_needed_again_have_threads_enough_to_hold_them(
 ) -> None:
     plan = _first(columns, 1 << 23, is_read_again=True)
     assert (plan.held_in, plan.reduce_threads) == (Memory.LOCAL, down)
-
-
-@pytest.mark.parametrize(
-    ("columns", "threads"),
-    [
-        (80, {16, 4}),  # of 10 vectors 6 or 2 lanes idle; by 2 threads registers lack
-        (128, {16}),
-        (264, {32, 16, 8}),  # 33 vectors: 31, 15 or 7 lanes idle
-        (512, {64, 32}),  # none idle: half and twice as many, as ever
-    ],
-)
-def test_short_rows_may_have_fewer_threads_where_fewer_lanes_idle(
-    columns: int, threads: set[int]
-) -> None:
-    facts = ReductionFacts(True, columns, 1 << 20, 8, 2 if columns > 80 else 4, True)
-    found = [c.plan for c in candidates(facts, TARGET) if isinstance(c, Candidate)]
-    held = {p.reduce_threads for p in found if p.held_in is Memory.LOCAL}
-    assert held == threads
-    assert found[0].reduce_threads == min(max(threads), 32)
 
 
 def norms(x: fw.Array) -> tuple[fw.Array, fw.Array]:

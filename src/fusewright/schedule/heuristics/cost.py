@@ -139,10 +139,10 @@ def _around_steps(work: Work, p: ProductWork, rounds: float, target: Target) -> 
     return rounds * (met + p.tiles * (known.tile_us + moved))
 
 
-def bound_us(work: Work, target: Target, memory_us: float = 0.0) -> float:
+def bound_us(work: Work, target: Target) -> float:
     """A time that other schedules of the same group hardly beat: of a launch that moves every array
-    once, or keeps memory busy for `memory_us` if that is longer, and computes the same; what every
-    thread has, and what it takes to address memory, others may spare."""
+    once, and computes the same; what every thread has, and what it takes to address memory, others
+    may spare."""
     known = target.calibration
     once = [(min(float(a.nbytes), max(a.requested)), a.is_written) for a in work.arrays]
     moved = sum(n * (known.write_weight if is_written else 1.0) for n, is_written in once)
@@ -153,7 +153,6 @@ def bound_us(work: Work, target: Target, memory_us: float = 0.0) -> float:
         + known.start_us
         + known.memory_latency_us
         + max(
-            memory_us,
             moved / (target.memory_nbytes_per_us * known.read_share),
             issued / (ISSUE_PER_CLOCK * target.multiprocessors * target.clock_mhz),
         )

@@ -88,28 +88,21 @@ def decide(
     errs; of several the fastest.
 
     `flow` is the group as it is scheduled by `params`, `dataflow` makes it anew. Nothing else is
-    rated where no candidate could be so much faster, or where that gains less than a launch costs;
-    where only one that accesses memory alike could, with memory as busy as before, only those are.
+    rated where no candidate could be so much faster, or where that gains less than a launch costs.
     Products are ranked by a model of their own.
     """
     work = work_of(flow, params)
     own = cost(work, target)
     bound = bound_us(work, target)
     is_product = any(isinstance(s.op, MatMul) for s in flow.stages)
-    if is_product or own.us < bound + target.calibration.launch_us:
+    if is_product or own.us < max(MARGIN * bound, bound + target.calibration.launch_us):
         return Decision(None, own)
-    alike_only = own.us < MARGIN * bound
-    kept_us = dict(own.parts)["memory"]
-    if alike_only and own.us < SURE_MARGIN * bound_us(work, target, memory_us=kept_us):
-        return Decision(None, own)
-    first, accesses = _other_than_vectors(params), _accesses(params)
-    listed = rate(
-        dataflow(),
-        target,
-        lambda p: _other_than_vectors(p) != first and not (alike_only and _accesses(p) != accesses),
-    )
+    first = _other_than_vectors(params)
+    listed = rate(dataflow(), target, lambda p: _other_than_vectors(p) != first)
     rated = [c for c in listed if isinstance(c, Rated)]
-    better = (c for c in rated if _is_faster(c.cost, own, alike=_accesses(c.params) == accesses))
+    better = (
+        c for c in rated if _is_faster(c.cost, own, alike=_accesses(c.params) == _accesses(params))
+    )
     best = min(better, key=lambda c: c.cost.us, default=None)
     return Decision(None, own) if best is None else Decision(best.params, best.cost)
 

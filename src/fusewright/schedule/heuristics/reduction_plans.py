@@ -309,32 +309,20 @@ def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
 def _other_threads(
     rows: ReductionFacts, first: ReductionPlan, target: Target
 ) -> Iterator[Listed[ReductionPlan]]:
-    """The same with half and twice the threads a row, as far as a block and its registers go; of
-    rows shorter than a warp with fewer threads, whose vectors leave fewer lanes idle."""
+    """The same with half and twice the threads a row, as far as a block and its registers go."""
     columns = -(-rows.columns // first.cluster)
     vectors = -(-columns // rows.vector)
-    lanes = first.reduce_threads * first.unrolled
-    for threads in _other_numbers(first.reduce_threads):
+    for threads in (first.reduce_threads // 2, 2 * first.reduce_threads):
         trips = -(-vectors // max(threads, 1))
         what = f"the same with {threads} threads a row"
-        is_part = threads < min(first.reduce_threads, WARP_SIZE)
-        if not is_part and not WARP_SIZE <= threads <= min(2 * MAX_THREADS, vectors):
+        if not WARP_SIZE <= threads <= min(2 * MAX_THREADS, vectors):
             yield Refused(what, "no whole warps of a block with a vector a thread")
-        elif is_part and trips * threads >= lanes:
-            yield Refused(what, "as many lanes idle")
         elif first.held_in is Memory.LOCAL and (
             trips * rows.vector * rows.held > PERSISTENT_BYTES_PER_THREAD
         ):
             yield Refused(what, f"{trips * rows.vector * rows.held} bytes a thread")
         else:
             yield _plan(rows, first.held_in, threads, trips, target, first.cluster)
-
-
-def _other_numbers(threads: int) -> list[int]:
-    """Half and twice as many threads; of no more than a warp all lower powers of two."""
-    if threads > WARP_SIZE:
-        return [threads // 2, 2 * threads]
-    return [*(threads >> k for k in range(1, threads.bit_length())), 2 * threads]
 
 
 def _several_rows(
