@@ -10,8 +10,9 @@ one and over the thread's rows together, so that a vector holds the end of a row
 of the next. Reduced axes outside of it are walked over vector by vector. Nothing is exchanged
 between threads.
 
-Where rows are too long for that and no vector divides them, a block's rows, which lie one behind
-the other, go through shared memory: in whole vectors to and from memory, row by row to threads.
+Where rows are too long for that, or threads would ask for vectors that lie far apart, a block's
+rows, which lie one behind the other, go through shared memory: in whole vectors to and from memory,
+row by row to threads.
 """
 
 from __future__ import annotations
@@ -104,8 +105,7 @@ class ShortRowsPlanner:
 
     def candidates(self) -> Iterator[Listed[ShortRows]]:
         """The fewest rows that make vectors of a width, the widest first; and rows through shared
-        memory where no such vectors are whole words."""
-        width = 1
+        memory, unless some of them are one vector."""
         why = self._problem(LONGEST)
         if why is None:
             most = min(HELD, HELD_NBYTES // sum(self._nbytes)) // self._length
@@ -115,7 +115,6 @@ class ShortRowsPlanner:
             fewest: dict[int, int] = {}
             for n in counts:
                 fewest.setdefault(self._width(n), n)
-            width = max(fewest)
             for own, n in sorted(fewest.items(), reverse=True):
                 accesses = n * self._length // own
                 if self._inner is not None and accesses > MOST_ACCESSES:
@@ -127,7 +126,7 @@ class ShortRowsPlanner:
             yield Refused("whole rows in registers of a thread", why)
         full = MAX_VECTOR_NBYTES // max(self._nbytes)
         is_one_run = self._outer is None and self._inner is not None
-        if is_one_run and width < full and self._problem(staged_rows.LONGEST) is None:
+        if is_one_run and full % self._length and self._problem(staged_rows.LONGEST) is None:
             yield ShortRows(1, full, self._length, is_staged=True).candidate
 
     def _problem(self, longest: int) -> str | None:
