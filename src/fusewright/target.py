@@ -47,6 +47,7 @@ MMA_DEPTH_NBYTES = 32  # of a row of an operand that one instruction takes
 MMA_COLUMNS_UNIT = 8
 MAX_MMA_COLUMNS = 256
 MIN_SET_REGISTERS, MAX_SET_REGISTERS = 24, 256
+INSTRUCTION_NBYTES = 16  # of machine code
 ISSUE_PER_CLOCK = 4  # warp instructions that a multiprocessor's schedulers issue
 SHARED_NBYTES_PER_CLOCK = 128  # of a multiprocessor
 

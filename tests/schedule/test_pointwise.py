@@ -130,3 +130,16 @@ def test_rows_from_words_hold_what_they_should(columns: int) -> None:
     assert result.races == []
     expected = np.where(np.arange(columns) < lengths[:, None], x, 0)
     np.testing.assert_array_equal(result.outputs[0], expected)
+
+
+@pytest.mark.parametrize(("steps", "vectors"), [(1, 4), (12, 2), (40, 1)])
+def test_long_code_takes_fewer_vectors_a_thread(steps: int, vectors: int) -> None:
+    """Code of all vectors stays below 32 KB: a step is 16 instructions of 16 bytes an element."""
+
+    def fn(x: Any, v: Any, w: Any) -> Any:
+        for _ in range(steps):
+            x = fw.tanh(x * v)
+        return x + w
+
+    small = spec(1024)
+    assert chosen(fn, spec(1 << 15, 1024), small, small)["vectors"] == vectors

@@ -118,3 +118,20 @@ def test_without_clusters_a_block_holds_columns_alone() -> None:
     facts = ReductionFacts(False, 600, 1 << 15, 8, 4, is_read_again=True)
     plans = [c.plan for c in candidates(facts, target_of("sm_80")) if hasattr(c, "plan")]
     assert [p.cluster for p in plans if p.held_in is Memory.SHARED] == [1]
+
+
+@pytest.mark.parametrize(("vector", "kept"), [(8, 8), (4, 16), (2, 32), (1, 0)])
+def test_narrow_vectors_take_more_threads_to_fill_lines(vector: int, kept: int) -> None:
+    """Of 2 bytes an element."""
+    facts = ReductionFacts(False, 912, 1 << 15, vector, 2, is_read_again=True, item_nbytes=2)
+    plans = [c.plan for c in candidates(facts, TARGET) if hasattr(c, "plan")]
+    assert {p.kept_threads for p in plans if p.held_in is Memory.SHARED} == (
+        {kept} if kept else set()
+    )
+
+
+def test_a_block_alone_on_its_multiprocessor_has_more_threads() -> None:
+    facts = ReductionFacts(False, 11952, 18698, 2, 2, is_read_again=True, item_nbytes=2)
+    first = next(c.plan for c in candidates(facts, TARGET) if hasattr(c, "plan"))
+    assert first.held_nbytes > TARGET.shared_nbytes_per_sm // 2
+    assert first.kept_threads * first.reduce_threads == 1024

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.schedule.heuristics.rating import Rated
 
 T = fw.TensorSpec
 
@@ -113,5 +114,29 @@ def test_rows_of_many_narrow_accesses_go_through_shared_memory() -> None:
         (kernel,) = fw.compile(fw.trace(softmax, T((1 << 20, n), "float16"))).kernels
         return str(kernel.heuristic)
 
-    assert "short_rows(vector=8, rows=8" in way(9)
+    assert "short_rows(vector=8, rows=8" in way(3)
+    assert "short_rows_staged" in way(9)
     assert "short_rows_staged" in way(17)
+
+
+def test_a_row_that_is_one_vector_is_all_that_a_thread_takes() -> None:
+    """Threads side by side then read vectors side by side."""
+    fusion = fw.trace(softmax, T((270000, 8), "float16"))
+    (kernel,) = fw.compile(fusion).kernels
+    assert kernel.heuristic is not None
+    assert dict(kernel.heuristic.values) == {"vector": 8, "rows": 1, "threads": 128}
+    x = np.random.default_rng(0).standard_normal((270000, 8)).astype(np.float16)
+    result = kernel.simulate(x, blocks=[0, 1, 2109])
+    want = fw.evaluate(fusion, x)[0]
+    for rows in (slice(0, 256), slice(2109 * 128, 270000)):
+        np.testing.assert_allclose(result.outputs[0][rows], want[rows], atol=1e-3)
+
+
+def test_fewer_rows_of_a_thread_are_candidates_too() -> None:
+    """Eight rows of three float16 are whole vectors, but each store of two of their int64 fills
+    half of a sector."""
+    specs = T((8000001, 3), "float16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.argmax(x, axis=1), specs)).kernels
+    rated = {str(c.params): c.cost.us for c in kernel.candidates if isinstance(c, Rated)}
+    us = [rated[f"short_rows(vector={n}, rows={n}, threads=128)"] for n in (1, 2, 4, 8)]
+    assert us[1] < us[2] < us[3] and us[1] < us[0]

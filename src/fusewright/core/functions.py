@@ -295,10 +295,14 @@ _BINARY_TO_BOOL: dict[str, Callable[..., Any]] = {
 }
 
 
-APPROXIMATE: dict[str, str] = {
-    name: f"{name}_approx" for name in ("exp", "exp2", "div", "reciprocal", "sqrt", "rsqrt", "erf")
-}
-"""Functions that have a fast float32 form, good to about 2**-21: for values that only reach 16 bits
+# fmt: off
+_APPROXIMATED = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "div", "reciprocal", "sqrt",
+    "rsqrt", "erf",
+)
+# fmt: on
+APPROXIMATE: dict[str, str] = {name: f"{name}_approx" for name in _APPROXIMATED}
+"""Functions that have a fast float32 form, good to about 2**-18: for values that only reach 16 bits
 or fewer. The error of `erf` is absolute, so it is for sums with 1. The simulator computes them like
 the exact ones."""
 

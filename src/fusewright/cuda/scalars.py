@@ -271,6 +271,12 @@ _FLOAT32 = {
     "sqrt_approx": "fw_sqrt_approx({0})",
     "rsqrt_approx": "fw_rsqrt_approx({0})",
     "erf_approx": "fw_erf_approx({0})",
+    "expm1_approx": "fw_expm1_approx({0})",
+    "log_approx": "fw_log_approx({0})",
+    "log2_approx": "(fw_log_approx({0}) * 1.4426950408889634f)",
+    "log10_approx": "(fw_log_approx({0}) * 0.4342944819032518f)",
+    "log1p_approx": "fw_log1p_approx({0})",
+    "tanh_approx": "fw_tanh_approx({0})",
     "round_bfloat16": "fw_round_bf16({0})",
 }
 

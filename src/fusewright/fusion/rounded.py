@@ -30,7 +30,7 @@ from fusewright.fusion.ir import (
 # fmt: off
 _CONTINUOUS = frozenset((
     "add", "sub", "mul", "div", "neg", "abs", "max", "min", "fma", "where", "exp", "exp2", "sqrt",
-    "rsqrt", "reciprocal", "tanh", "erf", "copy",
+    "rsqrt", "reciprocal", "tanh", "erf", "copy", "expm1", "log", "log2", "log10", "log1p",
 ))
 # fmt: on
 """Functions through which a small relative error stays small, or is rounded away at the end."""

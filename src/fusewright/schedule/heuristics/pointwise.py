@@ -30,11 +30,13 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.reuse_order import reuse_first
-from fusewright.schedule.inline import inline_most, load_first
+from fusewright.schedule.heuristics.work import element_instructions
+from fusewright.schedule.inline import consumers_of, inline_most, load_first
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import INSTRUCTION_NBYTES, MAX_VECTOR_NBYTES, WARP_SIZE, Target
 
 THREADS = 128
 LARGE_BLOCKS = (256, 512)
@@ -44,6 +46,10 @@ BYTES_IN_FLIGHT = 16
 that covers latency times bandwidth. More, measured on an H200, is never faster (notes/measured)."""
 REUSED = 4
 """Vectors of a thread where they need the same elements of small tensors."""
+CODE_NBYTES = 32 * 1024
+"""Machine code that a multiprocessor runs without waiting for it. Measured on an H100 on 2026-11-26
+on two kernels, as vectors of a thread were doubled: 11, 22, 44 and 88 KB of code took 160, 160, 169
+and 198 us; 40, 80, 160 and 320 KB took 238, 264, 319 and 415 us."""
 MAX_APART = 512
 """Blocks between the vectors of a thread that meet the same elements: a megabyte at most."""
 TIMES = {Fit.WORDS: 1, Fit.CUT: 2, Fit.TAKEN: 2, Fit.PIECES: 8}
@@ -158,10 +164,20 @@ class PointwiseScheduler:
             shared = self._shared(walk, period)
             if sum(n for s, n in small.items() if s.operands[0] in shared) >= 2 * large:
                 wanted, apart = REUSED, period
+        most = min(wanted, MAX_VECTORS)
+        if most > 1:
+            most = min(most, CODE_NBYTES // max(1, self._code_nbytes() * width))
         vectors = 1
-        while vectors < min(wanted, MAX_VECTORS) and self._fills(2 * vectors * width):
+        while 2 * vectors <= most and self._fills(2 * vectors * width):
             vectors *= 2
         return vectors, apart if vectors > 1 else 1
+
+    def _code_nbytes(self) -> int:
+        """Bytes of machine code for an element."""
+        stages = self.flow.stages
+        forms = fast_forms(stages, consumers_of(self.flow))
+        code = sum(element_instructions(s, forms.get(s)) for s in computed(stages))
+        return round(code * INSTRUCTION_NBYTES)
 
     def _shared(self, walk: Walk, apart: int) -> set[Stage]:
         """The inputs of which the vectors of a thread read the same elements where they lie some

@@ -15,7 +15,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Parts, Reshape, Resize
+from fusewright.fusion.ir import Broadcast, Parts, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
 from fusewright.schedule.copies import copy_after
@@ -71,7 +71,8 @@ class ReductionScheduler:
     def __init__(self, flow: Dataflow, target: Target) -> None:
         self.flow = flow
         self._target = target
-        self._copies = cache_inputs(flow, [s for s in flow.stages if _meets_others(flow, s)])
+        through = [s for s in flow.stages if _meets_others(flow, s) or _repeats(s)]
+        self._copies = cache_inputs(flow, through)
         self._reference = reference_of(flow)
         relate(flow, self._reference)
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
@@ -254,6 +255,14 @@ def _check_shared_loops(flow: Dataflow, reference: Stage) -> None:
                     f"{s.name} cannot run along the loops of {reference.name}: every thread would "
                     f"compute its {elements} elements alone, and at most {MAX_ALONE} are no loss"
                 )
+
+
+def _repeats(s: Stage) -> bool:
+    """Whether a broadcast repeats an input along some axis: what is one value for a row is then
+    read once for the row, not for each of its elements, and by no loop over the row."""
+    if not isinstance(s.op, Broadcast):
+        return False
+    return numel(s.operands[0].shape) < numel(s.shape)
 
 
 def _meets_others(flow: Dataflow, s: Stage) -> bool:

@@ -28,6 +28,7 @@ from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
+from fusewright.target import MAX_VECTOR_NBYTES
 
 IN_WORDS = frozenset((Fit.WORDS,))
 ANYWHERE = frozenset((Fit.WORDS, Fit.CUT, Fit.TAKEN, Fit.PIECES))
@@ -59,7 +60,7 @@ def facts_of(
     if (reduced if inner else kept) is not None:
         vector = vector_of_rows(flow, reference, kept, reduced, inner=inner)
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
-    held = sum(c.dtype.nbytes for c in held_copies(flow, reference, copies))
+    held = [c.dtype.nbytes for c in held_copies(flow, reference, copies)]
     again = constant and _is_normalisation(flow, reference)
     columns = estimate(reduced.axis.extent) if reduced is not None else 1
     return ReductionFacts(
@@ -67,10 +68,11 @@ def facts_of(
         columns,
         numel(reference.shape),
         vector,
-        held,
+        sum(held),
         is_read_again=again,
         neighbours=_neighbours(flow, reference),
         is_constant=constant,
+        item_nbytes=max(held, default=MAX_VECTOR_NBYTES),
     )
 
 

@@ -40,8 +40,9 @@ ROWS_OF_THREAD = (2, 4)
 """Rows that a thread of a row's lanes may take instead of one: it waits for memory, and exchanges,
 once for all of them."""
 LINE_THREADS = LINE_NBYTES // MAX_VECTOR_NBYTES
-"""Threads whose vectors fill a line of a row. Of columns in shared memory, measured on an H200 on
-2026-11-23, a quarter of a line a row reaches 0.4 of a copy, half of one 0.57, whole lines 0.8."""
+"""Threads whose widest vectors fill a line of a row. Of columns in shared memory, measured on an
+H200 on 2026-11-23, a quarter of a line a row reaches 0.4 of a copy, half of one 0.57, whole lines
+0.8."""
 RESIDENT_THREADS = 1024
 ROUNDS = 2
 """Times that blocks fill the chip. Of one round all of the chip would wait for the last block, of
@@ -67,6 +68,8 @@ class ReductionFacts:
     """Of columns that are not inner: how many lie next to each other in each row."""
     is_constant: bool = True
     """Whether the number of columns is known, so that clusters may share them out."""
+    item_nbytes: int = MAX_VECTOR_NBYTES
+    """Bytes of an element of the largest type that is worth holding."""
 
     @property
     def nbytes(self) -> int:
@@ -443,14 +446,14 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
             p
             for cluster in (1, *sorted(n for n in CLUSTERS if n <= target.max_cluster))
             for kept in _whole_lines(rows)
-            if (p := _slice_of_columns(rows, kept, cluster)).held_nbytes <= limit
+            if (p := _slice_of_columns(rows, kept, cluster, target)).held_nbytes <= limit
             and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
         ]
         if plans:
             yield Candidate(plans[0].what, plans[0].params(target), plans[0])
         else:
             least = _whole_lines(rows)[-1]
-            nbytes = _slice_of_columns(rows, least, target.max_cluster).held_nbytes
+            nbytes = _slice_of_columns(rows, least, target.max_cluster, target).held_nbytes
             yield Refused(what, _no_shared(rows, nbytes, limit))
 
 
@@ -458,22 +461,30 @@ def _whole_lines(rows: ReductionFacts) -> tuple[int, ...]:
     """Threads side by side whose vectors fill lines of memory: several lines of a row or one; or a
     whole row of so few columns that the next one follows in the same line."""
     short = rows.neighbours // rows.vector
-    if 1 <= short < LINE_THREADS and rows.neighbours % rows.vector == 0:
+    line = max(LINE_NBYTES // (rows.vector * rows.item_nbytes), 1)
+    if 1 <= short < line and rows.neighbours % rows.vector == 0:
         return (short,)
-    return (32, 16, LINE_THREADS)
+    return tuple(n for n in (32, 16, 8) if n >= line) or (WARP_SIZE,)
 
 
-def _slice_of_columns(rows: ReductionFacts, kept: int, cluster: int) -> ReductionPlan:
+def _slice_of_columns(
+    rows: ReductionFacts, kept: int, cluster: int, target: Target
+) -> ReductionPlan:
     """Vectors of so many threads side by side, the rows shared out among the blocks of a cluster
-    and the other threads of a block."""
+    and the other threads of a block: the more, the fewer blocks a multiprocessor has room for,
+    while few lines stay empty."""
     own = -(-rows.columns // cluster)
-    down = min(2 * SLICE_THREADS // kept, power_of_two(own))
-    if cluster > 1:  # blocks of a cluster have whole warps
-        unit = WARP_SIZE // math.gcd(kept, WARP_SIZE)
-        down = max(down // unit, 1) * unit
+    line = kept * rows.vector * rows.held
+    blocks = max(1, target.shared_nbytes_per_sm // (own * line))
+    unit = WARP_SIZE // math.gcd(kept, WARP_SIZE) if cluster > 1 else 1  # of whole warps
+    least = max(min(2 * SLICE_THREADS // kept, power_of_two(own)) // unit, 1) * unit
+    down = least
+    while 2 * down * kept <= RESIDENT_THREADS // blocks and -own % (2 * down) <= own // 16:
+        down *= 2
     trips = -(-own // down)
-    nbytes = down * trips * rows.vector * rows.held * kept
-    return ReductionPlan(False, Memory.SHARED, rows.vector, down, kept, trips, cluster, nbytes)
+    return ReductionPlan(
+        False, Memory.SHARED, rows.vector, down, kept, trips, cluster, down * trips * line
+    )
 
 
 def _outer_plan(

@@ -10,8 +10,9 @@ one and over the thread's rows together, so that a vector holds the end of a row
 of the next. Reduced axes outside of it are walked over vector by vector. Nothing is exchanged
 between threads.
 
-Where rows are too long for that and no vector divides them, a block's rows, which lie one behind
-the other, go through shared memory: in whole vectors to and from memory, row by row to threads.
+Where rows are too long for that, or threads would ask for vectors that lie far apart, a block's
+rows, which lie one behind the other, go through shared memory: in whole vectors to and from memory,
+row by row to threads.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, Target
+from fusewright.target import MAX_VECTOR_NBYTES, Target
 
 LONGEST = 32
 """Elements of a row that a thread holds."""
@@ -103,27 +104,29 @@ class ShortRowsPlanner:
         self._nbytes = [c.dtype.nbytes for c in large] or [4]
 
     def candidates(self) -> Iterator[Listed[ShortRows]]:
-        """As many rows as make the widest vectors, the fewest of those; and rows through shared
-        memory where no such vectors are whole words."""
-        width = 1
+        """The fewest rows that make vectors of a width, the widest first; and rows through shared
+        memory, unless some of them are one vector."""
         why = self._problem(LONGEST)
         if why is None:
             most = min(HELD, HELD_NBYTES // sum(self._nbytes)) // self._length
             rows = numel(self._reference.shape)
             most = min(most, rows // (THREADS * self._target.multiprocessors))
             counts = [n for n in ROWS if n <= max(most, 1)]
-            widths = {n: self._width(n) for n in counts}
-            best = max(counts, key=lambda n: (widths[n], -n))
-            width, accesses = widths[best], best * self._length // widths[best]
-            if self._inner is not None and accesses > MOST_ACCESSES:
-                why = f"{accesses} accesses ask for the same sectors; at most {MOST_ACCESSES}"
-            else:
-                yield ShortRows(best, width, self._length).candidate
+            fewest: dict[int, int] = {}
+            for n in counts:
+                fewest.setdefault(self._width(n), n)
+            for own, n in sorted(fewest.items(), reverse=True):
+                accesses = n * self._length // own
+                if self._inner is not None and accesses > MOST_ACCESSES:
+                    what = f"{accesses} accesses ask for the same sectors"
+                    yield Refused(f"{n} rows", f"{what}; at most {MOST_ACCESSES}")
+                else:
+                    yield ShortRows(n, own, self._length).candidate
         if why is not None:
             yield Refused("whole rows in registers of a thread", why)
         full = MAX_VECTOR_NBYTES // max(self._nbytes)
         is_one_run = self._outer is None and self._inner is not None
-        if is_one_run and width < full and self._problem(staged_rows.LONGEST) is None:
+        if is_one_run and full % self._length and self._problem(staged_rows.LONGEST) is None:
             yield ShortRows(1, full, self._length, is_staged=True).candidate
 
     def _problem(self, longest: int) -> str | None:
@@ -134,7 +137,7 @@ class ShortRowsPlanner:
             return f"{rows} rows are too few for a thread each"
         inner = 1 if self._inner is None else constant_value(self._inner.axis.extent) or 1
         nbytes = inner * min(self._nbytes)
-        if nbytes > SECTOR_NBYTES and nbytes % MAX_VECTOR_NBYTES == 0:
+        if nbytes > MAX_VECTOR_NBYTES and nbytes % MAX_VECTOR_NBYTES == 0:
             return f"neighbouring threads share rows of {nbytes} bytes, which are whole vectors"
         return None
 
@@ -147,13 +150,14 @@ class ShortRowsPlanner:
                 widths += [(numel(t.shape), w) for t, w in self._widened(s, lanes)]
         return max(widths, default=(0, 1))[1]
 
-    def _set_loops(self, rows: int) -> Loop:
+    def _set_loops(self, rows: int) -> list[AxisClass]:
         """Gives all stages the loops over blocks, threads, the outer and the inner reduced axes and
-        the rows of a thread. Returns the last of these."""
+        the rows of a thread, if it has several. Returns the axes of the last two of these, over
+        which vectors run."""
         assert self._kept is not None
-        rest, lanes = split(self._flow, self._kept, rows)
+        rest, own = split(self._flow, self._kept, rows) if rows > 1 else (self._kept, None)
         blocks, threads = split(self._flow, rest, THREADS)
-        unrolled = [x for x in (self._outer, self._inner, lanes) if x is not None]
+        unrolled = [x for x in (self._outer, self._inner, own) if x is not None]
         loops = (
             Loop(blocks.axis, Parallel.BIDX),
             Loop(threads.axis, Parallel.TIDX),
@@ -161,15 +165,15 @@ class ShortRowsPlanner:
         )
         set_loops(self._flow, self._reference, loops)
         transform_like(self._flow, self._reference, align=True)
-        return lanes
+        return [x.axis for x in (self._inner, own) if x is not None]
 
-    def _widened(self, s: Stage, lanes: Loop) -> list[tuple[Stage, int]]:
+    def _widened(self, s: Stage, wanted: list[AxisClass]) -> list[tuple[Stage, int]]:
         """Lets a stage that accesses memory run over rows and inner axes as one, in vectors as wide
         as its accesses allow. Returns the tensors and the elements of their vectors."""
         flow = self._flow
         own = [x.axis for x in s.loops]
-        wanted = [x.axis for x in (self._inner, lanes) if x is not None]
-        if own[-len(wanted) :] != wanted or s.is_reduction or not _is_at_memory(s):
+        is_whole = bool(wanted) and own[-len(wanted) :] == wanted
+        if not is_whole or s.is_reduction or not _is_at_memory(s):
             return []
         whole = merge_all(flow, [Loop(a) for a in reversed(wanted)])
         before = s.loops[: -len(wanted)]

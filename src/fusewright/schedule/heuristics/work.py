@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusewright.core.instructions import CODE, INSTRUCTIONS
+from fusewright.core.instructions import CODE, INSTRUCTIONS, WIDE_INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import (
@@ -452,7 +452,7 @@ def element_instructions(s: Stage, form: str | None) -> float:
             exact, approximate = INSTRUCTIONS.get(fn, (1.0, 1.0))
             words = -(-s.dtype.compute.nbytes // 4)
             if form is None:
-                return exact * words
+                return WIDE_INSTRUCTIONS.get(fn, exact * words) if words == 2 else exact * words
             return INSTRUCTIONS[form][0] if form in INSTRUCTIONS else approximate
         case Reduce() | Scan():
             return 1.0
