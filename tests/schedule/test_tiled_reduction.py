@@ -46,6 +46,14 @@ def softmax_of_columns(x: Any) -> Any:
     return fw.nn.softmax(x, axis=0)
 
 
+def more(x: Any, y: Any) -> Any:
+    return softmax_of_columns(x) + y
+
+
+def distance(axis: int | tuple[int, ...] | None) -> Callable[[Any, Any], Any]:
+    return lambda x, y: fw.sum(fw.abs(x - y), axis=axis)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Shape, Shape, str, int, str]] = {
     "along": (mse(0), (520, 1304), (1, 520), "float16", 2, "inner_tiled"),
     "odd in both": (two, (413, 1001), (1, 413), "float32", 2, "inner_tiled"),
@@ -56,7 +64,7 @@ CASES: dict[str, tuple[Callable[..., Any], Shape, Shape, str, int, str]] = {
     "odd rows": (softmax, (5003, 189), (1, 5003), "float16", 1, "inner_tiled"),
     "results across": (softmax_of_columns, (120, 1009), (1, 120), "float32", 1, "inner_tiled"),
     "arguments and results": (
-        lambda x, y: softmax_of_columns(x) + y, (96, 5000), (1, 96), "bfloat16", 2, "inner_tiled",
+        more, (96, 5000), (1, 96), "bfloat16", 2, "inner_tiled",
     ),
     "kept axes that lie apart": (
         rms, (47, 31, 3, 512), (1, 47, 1457 * 512, 1457), "float16", 1, "inner_tiled",
@@ -113,8 +121,8 @@ def test_loads_of_a_tile_are_under_way_before_the_first_barrier_of_a_trip() -> N
     [
         (mse(2), (15, 191, 8192), (1, 15, 2865)),
         (mse(2), (15, 191, 8190), (1, 15, 2865)),
-        (lambda x, y: fw.mean(fw.abs(x - y)), (2059, 5120), (1, 2059)),
-        (lambda x, y: fw.sum(fw.abs(x - y), axis=(1, 2)), (3, 2059, 5120), (2059 * 5120, 1, 2059)),
+        (distance(None), (2059, 5120), (1, 2059)),
+        (distance((1, 2)), (3, 2059, 5120), (2059 * 5120, 1, 2059)),
     ],
 )
 def test_parts_of_what_lies_either_way_are_read_once(
@@ -127,12 +135,9 @@ def test_parts_of_what_lies_either_way_are_read_once(
 
 
 def test_sums_over_axes_of_which_either_is_a_fast_one_are_right() -> None:
-    def fn(x: Any, y: Any) -> Any:
-        return fw.sum(fw.abs(x - y))
-
     shape, strides = (509, 4104), (1, 509)
     specs = [fw.TensorSpec(shape, "float32", strides=strides), fw.TensorSpec(shape, "float32")]
-    program = fw.compile(fw.trace(fn, *specs), target="sm_90a")
+    program = fw.compile(fw.trace(distance(None), *specs), target="sm_90a")
     assert "outer_tiled" in str(program.kernels[0].heuristic)
     x, y = np.random.default_rng(3).standard_normal((2, *shape)).astype(np.float32)
     x = np.lib.stride_tricks.as_strided(x.reshape(-1), shape, [4 * s for s in strides])

@@ -60,6 +60,7 @@ MOST_ACCESSES = REGISTERS_PER_SM // max(THREADS) // (MAX_VECTOR_NBYTES // REGIST
 """Of a thread to what a block brings at a time: all are under way together, and the registers of a
 thread of the largest block hold no more vectors."""
 
+
 @dataclass(frozen=True, slots=True)
 class TiledReduction:
     """Elements of a tile along the axis on which threads compute (`near`), and along the other one
