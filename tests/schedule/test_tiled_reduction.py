@@ -63,6 +63,9 @@ CASES: dict[str, tuple[Callable[..., Any], Shape, Shape, str, int, str]] = {
     "rows of pairs": (softmax, (1001, 130), (1, 1001), "float32", 1, "inner_tiled"),
     "odd rows": (softmax, (5003, 189), (1, 5003), "float16", 1, "inner_tiled"),
     "results across": (softmax_of_columns, (120, 1009), (1, 120), "float32", 1, "inner_tiled"),
+    "rows that few blocks hold": (
+        softmax_of_columns, (2456, 520), (1, 2456), "float16", 1, "inner_tiled",
+    ),
     "arguments and results": (
         more, (96, 5000), (1, 96), "bfloat16", 2, "inner_tiled",
     ),
@@ -122,6 +125,7 @@ def test_loads_of_a_tile_are_under_way_before_the_first_barrier_of_a_trip() -> N
         (mse(2), (15, 191, 8192), (1, 15, 2865)),
         (mse(2), (15, 191, 8190), (1, 15, 2865)),
         (distance(None), (2059, 5120), (1, 2059)),
+        (distance(None), (8359, 600), (1, 8359)),
         (distance((1, 2)), (3, 2059, 5120), (2059 * 5120, 1, 2059)),
     ],
 )

@@ -186,14 +186,15 @@ def _numel(t: Tensor) -> int:
 def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     """Parts of a reduction that would run in fewer blocks than the target has multiprocessors. Of
     rows that do not fill the row of a block as many more as fill it, side by side."""
+    by_rows = f.is_inner and not f.is_crossed  # else blocks take columns side by side
     is_short = f.size * f.nbytes < _nbytes_of_second_kernel(target)
-    if is_short if f.is_inner else f.total < LEAST_TOTAL:
+    if is_short if by_rows else f.total < LEAST_TOTAL:
         return None
     cached = f.total * f.nbytes <= target.calibration.cached_share * target.l2_nbytes
     side_by_side = (LINE_NBYTES if cached else BYTES_PER_ROW) // f.nbytes
-    blocks = f.kept if f.is_inner else -(-f.kept // side_by_side)
-    least = LEAST_RUN if f.is_inner else LEAST_ROWS
-    beside = 1 if f.is_inner else max(1, side_by_side // f.kept)
+    blocks = f.kept if by_rows else -(-f.kept // side_by_side)
+    least = LEAST_RUN if by_rows else LEAST_ROWS
+    beside = 1 if by_rows else max(1, side_by_side // f.kept)
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
     in_runs = f.is_inner or f.is_crossed
     return _runs(f, wanted) if in_runs else _rows(f, wanted, EVEN_SHARE)

@@ -32,6 +32,7 @@ from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
     LINE_THREADS,
+    MAX_THREADS,
     RESIDENT_THREADS,
     WORKSPACE_NBYTES,
 )
@@ -54,11 +55,11 @@ from fusewright.target import (
     Target,
 )
 
-THREADS = (256, 512)
+THREADS = (256, 512, 1024)
 """Of a block: the fewest whose accesses are few enough."""
-MOST_ACCESSES = REGISTERS_PER_SM // max(THREADS) // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
+MOST_ACCESSES = REGISTERS_PER_SM // MAX_THREADS // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
 """Of a thread to what a block brings at a time: all are under way together, and the registers of a
-thread of the largest block hold no more vectors."""
+thread of a large block hold no more vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,12 @@ class TiledReductionPlanner:
         if len(self._fast_sides()) < 2:
             return
         accesses = large_accesses(self._flow, self._reference)
+        frame = self._reference.frame
+        sides = (frame.output, frame.reduced)
+        if not all(any(a.is_fast_along(c) for a in accesses) for c in sides):
+            return
         across = {a.tensor for a in accesses if self._is_across(a, inner=inner)}
-        if not across or len(across) == len({a.tensor for a in accesses}):
+        if not across:
             return
         word = MAX_VECTOR_NBYTES // max(x.dtype.nbytes for x in across)
         near, side = word * LINE_THREADS, word * LINE_THREADS
@@ -151,7 +156,7 @@ class TiledReductionPlanner:
         while widths is not None:
             plans = (
                 self._plan((near, far), widths, far * nbytes, inner=inner, is_whole=is_read_again)
-                for far in (side, side // 2)
+                for far in (side, side // 2, side // 4)
             )
             plan = next((p for p in plans if p is not None), None)
             if plan is None:
