@@ -55,8 +55,8 @@ from fusewright.target import (
     Target,
 )
 
-THREADS = (256, 512, 1024)
-"""Of a block: the fewest whose accesses are few enough."""
+THREADS = (256, 512, 1024, 128)
+"""Of a block: the first whose accesses are few enough, and that lines are dealt to evenly."""
 MOST_ACCESSES = REGISTERS_PER_SM // MAX_THREADS // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
 """Of a thread to what a block brings at a time: all are under way together, and the registers of a
 thread of a large block hold no more vectors."""
@@ -93,6 +93,18 @@ class TiledReduction:
             for n, w, lines in sides
         )
         return near, far
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all threads have as many vectors, and lines, of a full tile as any other."""
+        near, far = self.threads_along
+        return all(
+            n // w % own == 0 and lines % (self.threads // own) == 0
+            for n, w, own, lines in (
+                (self.near, self.near_width, near, self.far),
+                (self.far, self.far_width, far, self.near),
+            )
+        )
 
     @property
     def candidate(self) -> Candidate[TiledReduction]:
@@ -181,12 +193,16 @@ class TiledReductionPlanner:
         target, size = self._target, math.prod(tile)
         accesses = MOST_ACCESSES * min(widths)
         most = min(accesses, FEW_ELEMENTS_PER_THREAD) if is_whole else accesses
-        threads = next((n for n in THREADS if size <= most * n), None)
-        if threads is None or nbytes > target.shared_nbytes_of_several:
+        if nbytes > target.shared_nbytes_of_several:
             return None
         room = target.shared_nbytes_per_sm // (nbytes + WORKSPACE_NBYTES)
-        blocks = min(RESIDENT_THREADS // threads, room)
-        return TiledReduction(inner, *tile, *widths, threads, is_whole, blocks if is_whole else 0)
+        blocks = {n: min(RESIDENT_THREADS // n, room) if is_whole else 0 for n in THREADS}
+        plans = (
+            TiledReduction(inner, *tile, *widths, n, is_whole, blocks[n])
+            for n in THREADS
+            if size <= most * n
+        )
+        return next((p for p in plans if p.is_even), None)
 
     def _fast_sides(self) -> set[bool]:
         """Whether the fast axes of large tensors are reduced ones: two answers where some are."""
