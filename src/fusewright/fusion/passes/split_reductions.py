@@ -25,7 +25,7 @@ from fusewright.fusion.partitioning import (
 )
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.target import LINE_NBYTES, Target
+from fusewright.target import LINE_NBYTES, SECTOR_NBYTES, Target
 
 STORED_SHARE = 1 / 8
 """Of the bytes of an operand, what its slow axes' results may take between two kernels: as much as
@@ -165,14 +165,14 @@ def _short_run(t: Tensor) -> tuple[int, ...]:
 
 def _one_of_crossed(t: Tensor) -> tuple[int, ...]:
     """The shortest axis of a reduction along which an input as large as its operand is fast and has
-    a line of elements, where another one is fast along another reduced axis; none otherwise."""
+    a sector of elements, where another one is fast along another reduced axis; none otherwise."""
     sizes = constant_shape(t.op.operands[0]) if isinstance(t.op, Reduce) else None
     if sizes is None or not isinstance(t.op, Reduce):
         return ()
     (source,) = t.op.operands
     behind = inputs_behind(source, lambda v: v.op.operands)
     large = [b for b in behind if math.prod(constant_shape(b.source) or ()) == math.prod(sizes)]
-    crossed = {b.fast: LINE_NBYTES // b.source.dtype.nbytes for b in large}
+    crossed = {b.fast: SECTOR_NBYTES // b.source.dtype.nbytes for b in large}
     axes = [a for a, n in crossed.items() if a in t.op.axes and sizes[a] >= n]
     return (min(axes, key=lambda a: sizes[a]),) if len(axes) > 1 else ()
 

@@ -21,9 +21,10 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
 
-MOST_BEYOND = 1 / 8
-"""Of the elements of a run, those by which its tiles may lie beyond it: lanes that have none cost
-less than indices of runs that are joined."""
+MOST_BEYOND = 1 / 2
+"""Of the elements of a run, those by which its tiles may lie beyond it. Lanes that have none read
+nothing, and a third of all lanes that are idle are no loss where memory limits; in a run that is
+joined with others neighbours lie apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,11 @@ def _apart(address: Expr, v: Var) -> int:
     return abs(estimate(second - first))
 
 
+def fits_run(run: int, tile: int) -> bool:
+    """Whether tiles of so many elements do not lie far beyond a run."""
+    return -run % tile <= MOST_BEYOND * run
+
+
 def run_of(
     flow: Dataflow, axes: Sequence[AxisClass], accesses: Sequence[LargeAccess], tile: int | None
 ) -> Run:
@@ -108,8 +114,7 @@ def run_of(
     count, size = 1, estimate(sized[-1].extent)
     while count < len(sized):
         follows = apart[sized[-count - 1]] == size
-        beyond = 0 if tile is None else -size % tile
-        if tile is not None and not follows and beyond <= MOST_BEYOND * size:
+        if tile is not None and not follows and fits_run(size, tile):
             break
         count += 1
         size *= estimate(sized[-count].extent)

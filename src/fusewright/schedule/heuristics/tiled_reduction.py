@@ -13,9 +13,8 @@ meets bank conflicts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ONE
@@ -39,6 +38,7 @@ from fusewright.schedule.heuristics.reduction_plans import (
 from fusewright.schedule.heuristics.sides import (
     LargeAccess,
     at_large,
+    fits_run,
     is_large,
     large_accesses,
     run_of,
@@ -159,16 +159,17 @@ class TiledReductionPlanner:
         if not across:
             return
         word = MAX_VECTOR_NBYTES // max(x.dtype.nbytes for x in across)
-        near, side = word * LINE_THREADS, word * LINE_THREADS
-        if is_read_again:
-            length = numel(tuple(c.extent for c in self._reference.frame.reduced))
-            near = -(-length // side) * side
-        nbytes = near * sum(x.dtype.nbytes for x in across)
+        side = word * LINE_THREADS
+        kept, reduced = (self._length(axes, accesses, side // 4) for axes in sides)
+        run, others = (reduced, kept) if inner else (kept, reduced)
+        whole = numel(tuple(c.extent for c in frame.reduced))
+        near = -(-whole // side) * side if is_read_again else _sizes(side, run)[0]
+        nbytes = sum(x.dtype.nbytes for x in across)
         widths: tuple[int, int] | None = (word, word)
         while widths is not None:
             plans = (
-                self._plan((near, far), widths, far * nbytes, inner=inner, is_whole=is_read_again)
-                for far in (side, side // 2, side // 4)
+                self._plan((near, far), widths, nbytes, inner=inner, is_whole=is_read_again)
+                for far in _sizes(side, others)
             )
             plan = next((p for p in plans if p is not None), None)
             if plan is None:
@@ -179,6 +180,10 @@ class TiledReductionPlanner:
                 yield plan.candidate
                 return
 
+    def _length(self, axes: Sequence[AxisClass], accesses: Sequence[LargeAccess], side: int) -> int:
+        """The elements of the run of a side in tiles of so many."""
+        return estimate(run_of(self._flow, axes, accesses, side).run.extent)
+
     def _plan(
         self,
         tile: tuple[int, int],
@@ -188,21 +193,23 @@ class TiledReductionPlanner:
         inner: bool,
         is_whole: bool,
     ) -> TiledReduction | None:
-        """The plan of a tile of so many `nbytes`, of whole rows or a part of them, if shared memory
-        holds it, and registers what compilers keep of rows that are read again."""
-        target, size = self._target, math.prod(tile)
+        """The plan of a tile, `nbytes` an element, of whole rows or a part of them, if shared
+        memory holds it, and registers what compilers keep of rows that are read again. Whole rows
+        are filled up so that threads have as many vectors."""
+        target, (near, far) = self._target, tile
         accesses = MOST_ACCESSES * min(widths)
         most = min(accesses, FEW_ELEMENTS_PER_THREAD) if is_whole else accesses
-        if nbytes > target.shared_nbytes_of_several:
-            return None
-        room = target.shared_nbytes_per_sm // (nbytes + WORKSPACE_NBYTES)
-        blocks = {n: min(RESIDENT_THREADS // n, room) if is_whole else 0 for n in THREADS}
-        plans = (
-            TiledReduction(inner, *tile, *widths, n, is_whole, blocks[n])
-            for n in THREADS
-            if size <= most * n
-        )
-        return next((p for p in plans if p.is_even), None)
+        for threads in THREADS:
+            unit = threads // far * widths[0] if is_whole else 1
+            length = -(-near // max(unit, 1)) * max(unit, 1)
+            plan = TiledReduction(inner, length, far, *widths, threads, is_whole)
+            held = length * far * nbytes
+            fits = length * far <= most * threads and held <= target.shared_nbytes_of_several
+            if fits and plan.is_even:
+                room = target.shared_nbytes_per_sm // (held + WORKSPACE_NBYTES)
+                blocks = min(RESIDENT_THREADS // threads, room) if is_whole else 0
+                return replace(plan, min_blocks=blocks)
+        return None
 
     def _fast_sides(self) -> set[bool]:
         """Whether the fast axes of large tensors are reduced ones: two answers where some are."""
@@ -281,6 +288,13 @@ class TiledReductionPlanner:
             w if ok else max(1, w // 2) for w, ok in zip(plan.widths, (near, far), strict=True)
         )
         return first, second
+
+
+def _sizes(side: int, run: int) -> list[int]:
+    """The elements along a side that a tile may have, down to those of a sector: such that tiles do
+    not lie far beyond its run."""
+    sizes = [side, side // 2, side // 4]
+    return [n for n in sizes if fits_run(run, n)] or sizes[-1:]
 
 
 def _is_in_memory(t: Stage, total: int) -> bool:
@@ -386,7 +400,7 @@ def _exchanged(flow: Dataflow, tile: Stage, near: _Side, far: _Side) -> tuple[Ax
     line of the banks has, by the number of the far vector that a line belongs to."""
     graph = flow.graph
     granules, within = graph.split(near.tile, MAX_VECTOR_NBYTES // tile.dtype.nbytes)
-    several = min(LINE_THREADS, estimate(far.vectors.extent))
+    several = min(LINE_THREADS, estimate(far.vectors.extent), estimate(granules.extent))
     lines, granule = graph.split(granules, several)
     _, by = graph.split(far.vectors, several)
     _, permuted = graph.swizzle(by, granule)
