@@ -76,14 +76,15 @@ WHOLE = 2 * WARP_SIZE
 class PartitionFacts:
     """What a partition is chosen from: the sizes of the axes that are cut, outermost first, the
     elements of all others (`kept`), by how many elements neighbours along the innermost of them are
-    `apart` in memory, bytes of an element of the narrowest large input, and whether the fast axis
-    is among those cut."""
+    `apart` in memory, bytes of an element of the narrowest large input, whether the fast axis is
+    among those cut, and whether another input as large lies the other way."""
 
     lengths: tuple[int, ...]
     kept: int
     apart: int
     nbytes: int
     is_inner: bool
+    is_crossed: bool = False
 
     @staticmethod
     def of(source: Tensor, axes: Sequence[int]) -> PartitionFacts | None:
@@ -98,7 +99,9 @@ class PartitionFacts:
         apart = min(strides, default=math.prod(sizes[axes[-1] + 1 :]))
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
-        return PartitionFacts(lengths, kept, apart, nbytes, inner)
+        whole = [b for b in inputs if b.fast is not None and _is_whole(b.source, source)]
+        is_crossed = len({b.fast in axes for b in whole}) > 1
+        return PartitionFacts(lengths, kept, apart, nbytes, inner, is_crossed)
 
     @property
     def size(self) -> int:
@@ -148,7 +151,12 @@ def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:
 
 def large_inputs(t: Tensor) -> set[Tensor]:
     """The inputs behind a value that have as many elements."""
-    return {x for x in inputs_of(t) if _numel(x) == _numel(t)}
+    return {x for x in inputs_of(t) if _is_whole(x, t)}
+
+
+def _is_whole(x: Tensor, t: Tensor) -> bool:
+    """Whether an input has as many elements as a value that it is behind."""
+    return _numel(x) == _numel(t)
 
 
 def inputs_of(t: Tensor) -> list[Tensor]:
@@ -178,16 +186,18 @@ def _numel(t: Tensor) -> int:
 def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     """Parts of a reduction that would run in fewer blocks than the target has multiprocessors. Of
     rows that do not fill the row of a block as many more as fill it, side by side."""
+    by_rows = f.is_inner and not f.is_crossed  # else blocks take columns side by side
     is_short = f.size * f.nbytes < _nbytes_of_second_kernel(target)
-    if is_short if f.is_inner else f.total < LEAST_TOTAL:
+    if is_short if by_rows else f.total < LEAST_TOTAL:
         return None
     cached = f.total * f.nbytes <= target.calibration.cached_share * target.l2_nbytes
     side_by_side = (LINE_NBYTES if cached else BYTES_PER_ROW) // f.nbytes
-    blocks = f.kept if f.is_inner else -(-f.kept // side_by_side)
-    least = LEAST_RUN if f.is_inner else LEAST_ROWS
-    beside = 1 if f.is_inner else max(1, side_by_side // f.kept)
+    blocks = f.kept if by_rows else -(-f.kept // side_by_side)
+    least = LEAST_RUN if by_rows else LEAST_ROWS
+    beside = 1 if by_rows else max(1, side_by_side // f.kept)
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
-    return _runs(f, wanted) if f.is_inner else _rows(f, wanted, EVEN_SHARE)
+    in_runs = f.is_inner or f.is_crossed
+    return _runs(f, wanted) if in_runs else _rows(f, wanted, EVEN_SHARE)
 
 
 def _nbytes_of_second_kernel(target: Target) -> float:
@@ -270,7 +280,7 @@ def _runs(f: PartitionFacts, wanted: int) -> Partition | None:
     """About so many runs."""
     if wanted <= 1:
         return None
-    lanes = lanes_of_word(f.nbytes) if f.is_inner else 1
+    lanes = lanes_of_word(f.nbytes) if f.is_inner or f.is_crossed else 1
     return Partition.by_count(f.size, number_of_runs(f.lengths, wanted, lanes))
 
 

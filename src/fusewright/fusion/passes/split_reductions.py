@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fusewright.core.expr import ONE
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
-from fusewright.fusion.inputs_behind import in_memory_order
+from fusewright.fusion.inputs_behind import in_memory_order, inputs_behind
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
@@ -25,7 +25,7 @@ from fusewright.fusion.partitioning import (
 )
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.target import LINE_NBYTES, Target
+from fusewright.target import LINE_NBYTES, SECTOR_NBYTES, Target
 
 STORED_SHARE = 1 / 8
 """Of the bytes of an operand, what its slow axes' results may take between two kernels: as much as
@@ -105,14 +105,17 @@ def _at_once(t: Tensor, source: Tensor, target: Target) -> Tensor | None:
 def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
     """Reduces slow axes before the fast ones where axes that are kept lie between them and the run
     in memory that is reduced is shorter than a line: neighbours are read side by side then, and
-    the few results of the slow axes are reduced again. Where the reduction is not split anyway, and
-    nothing needs its operand again, they have to be few beside what is read.
+    the few results of the slow axes are reduced again. The same where inputs are fast along
+    different axes that are reduced: of what is fast along those that the first step keeps, and what
+    is not, tiles can be read. Where the reduction is not split anyway, and nothing needs its
+    operand again, the results of the first step have to be few beside what is read.
 
-    rewrite:  sum(x, (0, 2))  ->  sum(sum(x, 0), 1)     x of (100000, 124, 4)
+    rewrite:  sum(x, (0, 2))      ->  sum(sum(x, 0), 1)          x of (100000, 124, 4)
+              sum(x * y, (0, 1))  ->  sum(sum(x * y, 0), 0)      x of strides (1, m)
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        fast = _short_run(t)
+        fast = _short_run(t) or _one_of_crossed(t)
         if not fast or not isinstance(t.op, Reduce):
             return None
         facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
@@ -158,6 +161,20 @@ def _short_run(t: Tensor) -> tuple[int, ...]:
         return ()
     nbytes = math.prod(sizes[a] for a in fast) * source.dtype.nbytes
     return tuple(fast) if nbytes < LINE_NBYTES else ()
+
+
+def _one_of_crossed(t: Tensor) -> tuple[int, ...]:
+    """The shortest axis of a reduction along which an input as large as its operand is fast and has
+    a sector of elements, where another one is fast along another reduced axis; none otherwise."""
+    sizes = constant_shape(t.op.operands[0]) if isinstance(t.op, Reduce) else None
+    if sizes is None or not isinstance(t.op, Reduce):
+        return ()
+    (source,) = t.op.operands
+    behind = inputs_behind(source, lambda v: v.op.operands)
+    large = [b for b in behind if math.prod(constant_shape(b.source) or ()) == math.prod(sizes)]
+    crossed = {b.fast: SECTOR_NBYTES // b.source.dtype.nbytes for b in large}
+    axes = [a for a, n in crossed.items() if a in t.op.axes and sizes[a] >= n]
+    return (min(axes, key=lambda a: sizes[a]),) if len(axes) > 1 else ()
 
 
 def _is_of_parts(t: Tensor) -> bool:

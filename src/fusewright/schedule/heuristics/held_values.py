@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.phases import is_wide, pass_numbers
+from fusewright.schedule.heuristics.phases import is_wide, pass_numbers, separate_phases
 from fusewright.schedule.heuristics.work import element_instructions
 from fusewright.schedule.inline import consumers_of
+from fusewright.schedule.nest import computed
 from fusewright.schedule.precision import fast_forms
 from fusewright.target import WORD_NBYTES
+
+STORED_REGISTERS = 48
+"""Registers for what several passes read, above which they compute some of it again."""
 
 
 class _Row:
@@ -112,3 +117,32 @@ def instead_of(flow: Dataflow, reference: Stage, copies: Sequence[Stage]) -> lis
     spared = {s: row.instructions(s, copies) for s in through}
     best = max(through, key=lambda s: spared[s], default=None)
     return list(copies) if best is None or not spared[best] else [best]
+
+
+def hold_in_registers(
+    flow: Dataflow,
+    reference: Stage,
+    copies: Sequence[Stage],
+    elements: int,
+    held: Sequence[Stage] = (),
+) -> None:
+    """Lets a thread keep what several passes need of its so many elements, `held` first; where that
+    takes too many registers, passes compute some of it again. `copies` are those of inputs."""
+    if _stored_registers(flow, reference, copies, elements) > STORED_REGISTERS:
+        kept = values_to_hold(flow, reference, held, elements, STORED_REGISTERS)
+        separate_phases(flow, reference, kept)
+
+
+def _stored_registers(
+    flow: Dataflow, reference: Stage, copies: Sequence[Stage], elements: int
+) -> int:
+    """Registers a thread would need for the values with reduced axes that several passes read."""
+    users = consumers_of(flow)
+    words = 0
+    for s in computed(flow.stages):
+        wide = any(flow.graph.depends(c, reference.frame.reduced) for c in s.frame.output)
+        several = len({u for u in users[s] if u.is_reduction}) > 0 and len(users[s]) > 1
+        if wide and s.memory is Memory.LOCAL and (s in copies or several):
+            nbytes = s.dtype.nbytes if s in copies else max(s.dtype.nbytes, 4)
+            words += -(-elements * nbytes // 4)
+    return words

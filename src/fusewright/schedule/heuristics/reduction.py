@@ -31,13 +31,12 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.held_values import instead_of, values_to_hold
+from fusewright.schedule.heuristics.held_values import hold_in_registers, instead_of
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import (
     facts_of,
     held_copies,
     reference_of,
-    stored_registers,
 )
 from fusewright.schedule.heuristics.reduction_plans import ReductionPlan, candidates
 from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
@@ -48,8 +47,6 @@ from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import Target
 
-STORED_REGISTERS = 48
-"""Registers for what several passes read, above which they compute some of it again."""
 READ_AHEAD_REGISTERS = 24
 """Registers for elements that are read before a pass over a row, one for each vector."""
 MAX_ALONE = 1 << 12
@@ -77,8 +74,7 @@ class ReductionScheduler:
         relate(flow, self._reference)
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
-        kept = merge_all(flow, by_stride(flow, self._reference.frame.output))
-        self._tiled = TiledReductionPlanner(flow, self._reference, kept, reduced, target)
+        self._tiled = TiledReductionPlanner(flow, self._reference, target)
         self._kept = padded_kept(flow, self._reference, reduced)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
         self._begins_anywhere = self._reduced is not reduced
@@ -89,9 +85,7 @@ class ReductionScheduler:
         """Where rows are held and how threads share them, in the order of the rules."""
         yield from self._short.candidates()
         rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
-        yield from self._tiled.candidates(
-            inner=rows.inner, is_read_again=rows.is_read_again, neighbours=rows.neighbours
-        )
+        yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
         yield from candidates(replace(rows, is_skewed=self._is_skewed()), self._target)
 
     def _is_skewed(self) -> bool:
@@ -114,10 +108,9 @@ class ReductionScheduler:
             separate_phases(flow, reference, [*held, *in_shared])
         elif plan.held_in is None:
             separate_phases(flow, reference, [])
-        elif stored_registers(flow, reference, copies, plan) > STORED_REGISTERS:
+        else:
             elements = plan.unrolled * plan.vector
-            kept = values_to_hold(flow, reference, held, elements, STORED_REGISTERS)
-            separate_phases(flow, reference, kept)
+            hold_in_registers(flow, reference, copies, elements, held)
         walk = self._trips(plan)
         set_loops(flow, reference, _loops(flow, self._kept, self._reduced, plan, walk))
         transform_like(flow, reference, align=True)

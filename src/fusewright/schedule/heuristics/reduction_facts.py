@@ -12,7 +12,6 @@ from fusewright.core.substitution import estimate
 from fusewright.errors import InternalError
 from fusewright.fusion.inputs_behind import reduces_fast_axis
 from fusewright.fusion.row_alignment import are_short
-from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import (
     accessors,
@@ -22,9 +21,8 @@ from fusewright.schedule.heuristics.common import (
     numel,
     split,
 )
-from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan
+from fusewright.schedule.heuristics.reduction_plans import ReductionFacts
 from fusewright.schedule.heuristics.space import joined_axes
-from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop
 from fusewright.schedule.propagate import transform_like
@@ -182,19 +180,3 @@ def _fits(
     least = max((numel(a.tensor.shape) for a in accesses), default=1) // 2
     large = [a for a in accesses if numel(a.tensor.shape) >= least]
     return frozenset(a.fit(lane, width) for a in large) or frozenset((Fit.NARROW,))
-
-
-def stored_registers(
-    flow: Dataflow, reference: Stage, copies: list[Stage], plan: ReductionPlan
-) -> int:
-    """Registers a thread would need for the values with reduced axes that several passes read."""
-    users = consumers_of(flow)
-    elements = plan.unrolled * plan.vector
-    words = 0
-    for s in computed(flow.stages):
-        wide = any(flow.graph.depends(c, reference.frame.reduced) for c in s.frame.output)
-        several = len({u for u in users[s] if u.is_reduction}) > 0 and len(users[s]) > 1
-        if wide and s.memory is Memory.LOCAL and (s in copies or several):
-            nbytes = s.dtype.nbytes if s in copies else max(s.dtype.nbytes, 4)
-            words += -(-elements * nbytes // 4)
-    return words

@@ -1,36 +1,47 @@
-"""Reductions over inputs that are fast along different axes: those across through shared memory.
+"""Reductions of tensors that are fast along different axes: those across through shared memory.
 
     loss(x, y) over rows, x stored by columns: a block takes 64 columns, a tile of 64 rows at a time
 
     y    memory -> registers
     x    memory -> registers -> a tile in shared memory -> registers, as y has them
 
-Both are read along their own memory. A tile has as many elements along either side as fill a line
-of memory. Its granules, a word each, are permuted by an exclusive or with the number of the vector
-that a writing thread holds: neither side meets bank conflicts.
+Results that lie across go the other way. All are accessed along their own memory. A tile has as
+many elements along either side as fill a line of memory. Its granules, a word each, are permuted by
+an exclusive or with the number of the vector that a thread of the far side holds: neither side
+meets bank conflicts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ONE
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.schedule.copies import put_first, tile_after
+from fusewright.memory import Memory
+from fusewright.schedule.copies import copy_after, put_first, tile_after, tile_before
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.candidates import Candidate, Listed
-from fusewright.schedule.heuristics.common import Params, numel, vectorize_accesses
+from fusewright.schedule.heuristics.common import Params, merge_all, numel, vectorize_accesses
+from fusewright.schedule.heuristics.held_values import hold_in_registers
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
     LINE_THREADS,
+    MAX_THREADS,
     RESIDENT_THREADS,
     WORKSPACE_NBYTES,
+)
+from fusewright.schedule.heuristics.sides import (
+    LargeAccess,
+    at_large,
+    fits_run,
+    is_large,
+    large_accesses,
+    run_of,
 )
 from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
@@ -44,19 +55,19 @@ from fusewright.target import (
     Target,
 )
 
-THREADS = (256, 512)
-"""Of a block: the fewest whose accesses are few enough."""
-MOST_ACCESSES = REGISTERS_PER_SM // max(THREADS) // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
+THREADS = (256, 512, 1024, 128)
+"""Of a block: the first whose accesses are few enough, and that lines are dealt to evenly."""
+MOST_ACCESSES = REGISTERS_PER_SM // MAX_THREADS // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
 """Of a thread to what a block brings at a time: all are under way together, and the registers of a
-thread of the largest block hold no more vectors."""
+thread of a large block hold no more vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class TiledReduction:
     """Elements of a tile along the axis on which threads compute (`near`), and along the other one
-    (`far`), elements of the vectors of inputs that are fast along either, the threads of a block,
-    and those that access a line together. `inner`: the near axis is the reduced one; `min_blocks`:
-    that a multiprocessor should hold."""
+    (`far`), elements of the vectors of inputs that are fast along either, and the threads of a
+    block. `inner`: the near axis is the reduced one; `is_whole`: a tile has all of it;
+    `min_blocks`: that a multiprocessor should hold."""
 
     inner: bool
     near: int
@@ -64,13 +75,36 @@ class TiledReduction:
     near_width: int
     far_width: int
     threads: int
-    along: int
+    is_whole: bool = False
     min_blocks: int = 0
 
     @property
     def widths(self) -> tuple[int, int]:
         """Of vectors along the near and the far axis."""
         return self.near_width, self.far_width
+
+    @property
+    def threads_along(self) -> tuple[int, int]:
+        """The threads that access a line together, along the near and along the far axis: as many
+        as make wide accesses, or as the lines across leave idle."""
+        sides = ((self.near, self.near_width, self.far), (self.far, self.far_width, self.near))
+        near, far = (
+            max(min(LINE_THREADS if w > 1 else WARP_SIZE, n // w), self.threads // lines)
+            for n, w, lines in sides
+        )
+        return near, far
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all threads have as many vectors, and lines, of a full tile as any other."""
+        near, far = self.threads_along
+        return all(
+            n // w % own == 0 and lines % (self.threads // own) == 0
+            for n, w, own, lines in (
+                (self.near, self.near_width, near, self.far),
+                (self.far, self.far_width, far, self.near),
+            )
+        )
 
     @property
     def candidate(self) -> Candidate[TiledReduction]:
@@ -88,69 +122,54 @@ class TiledReduction:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One axis, cut for vectors along it and for lines across it: what lies outside of a tile, a
-    tile, its vectors by trips and threads, the lanes; its lines by trips and threads."""
+    """One axis, cut for vectors along it: what lies outside of a tile, a tile, its vectors and
+    their lanes."""
 
     outer: AxisClass
     tile: AxisClass
     vectors: AxisClass
     lanes: AxisClass
-    trips: AxisClass
-    threads: AxisClass
-    own_lines: AxisClass
-    lines: AxisClass
 
     @staticmethod
-    def of(flow: Dataflow, axis: AxisClass, size: int, width: int, plan: TiledReduction) -> _Side:
+    def of(flow: Dataflow, axis: AxisClass, size: int, width: int) -> _Side:
         """An axis with tiles of `size` elements, in vectors of `width`."""
-        graph = flow.graph
-        outer, tile = graph.split(axis, size)
-        vectors, lanes = graph.split(tile, width)
-        trips, threads = graph.split(vectors, plan.along)
-        own_lines, lines = graph.split(tile, plan.threads // plan.along)
-        return _Side(outer, tile, vectors, lanes, trips, threads, own_lines, lines)
+        outer, tile = flow.graph.split(axis, size)
+        return _Side(outer, tile, *flow.graph.split(tile, width))
 
 
 class TiledReductionPlanner:
     """Groups whose large tensors are fast along the reduced axes and along the kept ones."""
 
-    def __init__(
-        self,
-        flow: Dataflow,
-        reference: Stage,
-        kept: Loop | None,
-        reduced: Loop | None,
-        target: Target,
-    ) -> None:
+    def __init__(self, flow: Dataflow, reference: Stage, target: Target) -> None:
         self._flow, self._reference, self._target = flow, reference, target
-        self._kept, self._reduced = kept, reduced
-        self._total = numel(reference.operands[0].shape)
 
-    def candidates(
-        self, *, inner: bool, is_read_again: bool, neighbours: int
-    ) -> Iterator[Listed[TiledReduction]]:
+    def candidates(self, *, inner: bool, is_read_again: bool) -> Iterator[Listed[TiledReduction]]:
         """The widest vectors that tensors on both sides allow. What reductions read once they walk
         over, along the reduced axes (`inner`) or the kept ones; rows that are needed again are one
-        tile, if shared memory holds it beside others, and threads compute along them. `neighbours`:
-        kept elements that lie next to each other in the largest input."""
-        if self._kept is None or self._reduced is None:
-            return
+        tile, if shared memory holds it beside others, and threads compute along them."""
         inner = inner or is_read_again
-        across = self._across(inner=inner)
-        if not across or not self._has_near(inner=inner) or not self._are_plain():
+        if len(self._fast_sides()) < 2:
+            return
+        accesses = large_accesses(self._flow, self._reference)
+        frame = self._reference.frame
+        sides = (frame.output, frame.reduced)
+        if not all(any(a.is_fast_along(c) for a in accesses) for c in sides):
+            return
+        across = {a.tensor for a in accesses if self._is_across(a, inner=inner)}
+        if not across:
             return
         word = MAX_VECTOR_NBYTES // max(x.dtype.nbytes for x in across)
-        near, side = word * LINE_THREADS, word * LINE_THREADS
-        if is_read_again:
-            length = estimate(self._reduced.axis.extent)
-            near = -(-length // side) * side
-        nbytes = near * sum(x.dtype.nbytes for x in across)
-        run = neighbours if inner and neighbours < numel(self._reference.shape) else word
-        widths: tuple[int, int] | None = (word, math.gcd(word, run))
-        while widths is not None and widths[0] > 1:  # else threads compute with single elements
+        side = word * LINE_THREADS
+        kept, reduced = (self._length(axes, accesses, side // 4) for axes in sides)
+        run, others = (reduced, kept) if inner else (kept, reduced)
+        whole = numel(tuple(c.extent for c in frame.reduced))
+        near = -(-whole // side) * side if is_read_again else _sizes(side, run)[0]
+        nbytes = sum(x.dtype.nbytes for x in across)
+        widths: tuple[int, int] | None = (word, word)
+        while widths is not None:
             plans = (
-                self._plan((near, far), widths, far * nbytes, inner=inner, is_whole=is_read_again)
-                for far in (side, side // 2)
+                self._plan((near, far), widths, nbytes, inner=inner, is_whole=is_read_again)
+                for far in _sizes(side, others)
             )
             plan = next((p for p in plans if p is not None), None)
             if plan is None:
@@ -161,6 +180,10 @@ class TiledReductionPlanner:
                 yield plan.candidate
                 return
 
+    def _length(self, axes: Sequence[AxisClass], accesses: Sequence[LargeAccess], side: int) -> int:
+        """The elements of the run of a side in tiles of so many."""
+        return estimate(run_of(self._flow, axes, accesses, side).run.extent)
+
     def _plan(
         self,
         tile: tuple[int, int],
@@ -170,58 +193,32 @@ class TiledReductionPlanner:
         inner: bool,
         is_whole: bool,
     ) -> TiledReduction | None:
-        """The plan of a tile of so many `nbytes`, of whole rows or a part of them, if shared memory
-        holds it, and registers what compilers keep of rows that are read again."""
-        target, size = self._target, math.prod(tile)
+        """The plan of a tile, `nbytes` an element, of whole rows or a part of them, if shared
+        memory holds it, and registers what compilers keep of rows that are read again. Whole rows
+        are filled up so that threads have as many vectors."""
+        target, (near, far) = self._target, tile
         accesses = MOST_ACCESSES * min(widths)
         most = min(accesses, FEW_ELEMENTS_PER_THREAD) if is_whole else accesses
-        threads = next((n for n in THREADS if size <= most * n), None)
-        if threads is None or nbytes > target.shared_nbytes_of_several:
-            return None
-        along = LINE_THREADS if min(widths) > 1 else WARP_SIZE
-        room = target.shared_nbytes_per_sm // (nbytes + WORKSPACE_NBYTES)
-        blocks = min(RESIDENT_THREADS // threads, room)
-        return TiledReduction(inner, *tile, *widths, threads, along, blocks if is_whole else 0)
+        for threads in THREADS:
+            unit = threads // far * widths[0] if is_whole else 1
+            length = -(-near // max(unit, 1)) * max(unit, 1)
+            plan = TiledReduction(inner, length, far, *widths, threads, is_whole)
+            held = length * far * nbytes
+            fits = length * far <= most * threads and held <= target.shared_nbytes_of_several
+            if fits and plan.is_even:
+                room = target.shared_nbytes_per_sm // (held + WORKSPACE_NBYTES)
+                blocks = min(RESIDENT_THREADS // threads, room) if is_whole else 0
+                return replace(plan, min_blocks=blocks)
+        return None
 
-    def _across(self, *, inner: bool) -> dict[Stage, list[Stage]]:
-        """The inputs whose fast axis is not the one that threads compute along, and their
-        readers."""
-        found: dict[Stage, list[Stage]] = {}
-        for s in computed(self._flow.stages):
-            for x, index in zip(s.operands, s.frame.operands, strict=True):
-                if self._is_large_input(x) and self._is_reduced(x, index) is not inner:
-                    found.setdefault(x, []).append(s)
-        return found
-
-    def _are_plain(self) -> bool:
-        """Whether all reads of large inputs are along axes of the reduction, at no other places."""
-        own = self._reference.frame.domain
-        return all(
-            size == ONE or (isinstance(c, AxisClass) and self._flow.graph.depends(c, own))
-            for s in computed(self._flow.stages)
-            for x, index in zip(s.operands, s.frame.operands, strict=True)
-            if self._is_large_input(x)
-            for c, size in zip(index, x.shape, strict=True)
-        )
-
-    def _has_near(self, *, inner: bool) -> bool:
-        """Whether a large tensor is fast along the axis that threads compute along."""
-        stages = computed(self._flow.stages)
-        inputs = [
-            self._is_reduced(x, index)
-            for s in stages
-            for x, index in zip(s.operands, s.frame.operands, strict=True)
-            if self._is_large_input(x)
-        ]
-        outputs = [
-            self._is_reduced(y, y.frame.output)
-            for y in self._flow.outputs
-            if numel(y.shape) == self._total and not y.is_reduction
-        ]
-        return inner in (*inputs, *outputs)
-
-    def _is_large_input(self, x: Stage) -> bool:
-        return x.is_input and numel(x.shape) == self._total
+    def _fast_sides(self) -> set[bool]:
+        """Whether the fast axes of large tensors are reduced ones: two answers where some are."""
+        flow, total = self._flow, numel(self._reference.operands[0].shape)
+        stages = at_large(flow, self._reference)
+        reads = [p for s in stages for p in zip(s.operands, s.frame.operands, strict=True)]
+        writes = [(s, s.frame.output) for s in stages if s in flow.outputs]
+        large = [(t, index) for t, index in (*reads, *writes) if _is_in_memory(t, total)]
+        return {self._is_reduced(t, index) for t, index in large}
 
     def _is_reduced(self, t: Stage, index: Sequence[object]) -> bool:
         """Whether the fast axis of a tensor is a reduced one; `index` are its axes."""
@@ -232,6 +229,11 @@ class TiledReductionPlanner:
             if stride == ONE and size != ONE
         )
 
+    def _is_across(self, a: LargeAccess, *, inner: bool) -> bool:
+        """Whether an access is not fast along the axes that threads compute along."""
+        frame = self._reference.frame
+        return not a.is_fast_along(frame.reduced if inner else frame.output)
+
     def apply(self, plan: TiledReduction) -> bool:
         """Brings inputs through tiles; False where a stage does not fit."""
         return self._bind(plan) == plan.widths
@@ -241,67 +243,156 @@ class TiledReductionPlanner:
         they may have on either side, those of the plan or half of them; None where a stage does not
         fit."""
         flow, reference = self._flow, self._reference
-        assert self._kept is not None and self._reduced is not None
-        across = self._across(inner=plan.inner)
-        chains = [tile_after(flow, x, readers) for x, readers in across.items()]
-        separate_phases(flow, reference, [])
-        axes = (self._reduced.axis, self._kept.axis)
-        near = _Side.of(flow, axes[not plan.inner], plan.near, plan.near_width, plan)
-        far = _Side.of(flow, axes[plan.inner], plan.far, plan.far_width, plan)
-        block, walk = (far.outer, near.outer) if plan.inner else (near.outer, far.outer)
-        around = (Loop(block, Parallel.BIDX), *((Loop(walk),) if walk.extent != ONE else ()))
-        set_loops(flow, reference, _loops(around, near, far))
-        moving = [s for chain in chains for s in chain[:2]]
+        accesses = large_accesses(flow, reference)
+        tiling = _Tiling.of(flow, reference, accesses, plan)
+        across = [a for a in accesses if self._is_across(a, inner=plan.inner)]
+        moved = _insert_tiles(flow, across)
+        if plan.is_whole:
+            elements = plan.near * plan.far // plan.threads
+            hold_in_registers(flow, reference, [], elements, moved.taken)
+        else:
+            separate_phases(flow, reference, moved.taken)
+        set_loops(flow, reference, tiling.near_loops)
         try:
-            rest = [s for s in computed(flow.stages) if s not in moving]
+            rest = [s for s in computed(flow.stages) if s not in moved.far]
             if transform_like(flow, reference, rest, align=True):
                 return None
         except ScheduleError:
             return None
-        tiles = [tile for _, tile, _ in chains]
         if plan.near_width > 1:
-            vectorize_accesses(flow, reference, tiles)
-        for s in moving:
-            set_loops(flow, s, _loops(around, far, near))
+            vectorize_accesses(flow, reference, moved.tiles)
+        for s in moved.far:
+            set_loops(flow, s, tiling.far_loops)
         if plan.far_width > 1:
-            vectorize_accesses(flow, moving[0])
-        loads = [s for s in computed(flow.stages) if any(map(self._is_large_input, s.operands))]
-        widths = self._allowed(plan, loads, moving)
+            vectorize_accesses(flow, moved.far[0])
+        widths = self._allowed(plan, moved)
         if widths != plan.widths:
             return widths
+        loads = [s for s in at_large(flow, reference) if s not in flow.outputs]
         put_first(flow, loads)
-        for tile in tiles:
-            set_allocation(flow, tile, _exchanged(flow, tile, near, far))
+        for tile in moved.tiles:
+            set_allocation(flow, tile, _exchanged(flow, tile, tiling.near, tiling.far))
         inline_most(flow)
-        inline_to(flow, {tile: min(tile.inline_depth, len(around)) for tile in tiles})
-        threads = len(around) + 2
+        around = len(tiling.around)
+        inline_to(flow, {tile: min(tile.inline_depth, around) for tile in moved.tiles})
+        threads = around + 2
         inline_to(flow, {s: threads for s in loads if s.inline_depth > threads})
         return None if any(misplaced(flow)) else widths
 
-    def _allowed(
-        self, plan: TiledReduction, loads: Sequence[Stage], moving: Sequence[Stage]
-    ) -> tuple[int, int]:
+    def _allowed(self, plan: TiledReduction, moved: _Moved) -> tuple[int, int]:
         """The widths of a plan, half of those that some of its large accesses do not have."""
-        stores = [y for y in self._flow.outputs if numel(y.shape) == self._total]
-        near = [s for s in (*loads, *stores) if s not in moving]
-        far = [s for s in loads if s in moving]
-        wide = (all(s.loops[-1].parallel is Parallel.VECTORIZE for s in x) for x in (near, far))
+        at_memory = at_large(self._flow, self._reference)
+        near = all(_is_wide(s) for s in at_memory if s not in moved.far)
+        far = all(_is_wide(s) for s in at_memory if s in moved.far)
         first, second = (
-            w if ok else max(1, w // 2) for w, ok in zip(plan.widths, wide, strict=True)
+            w if ok else max(1, w // 2) for w, ok in zip(plan.widths, (near, far), strict=True)
         )
         return first, second
 
 
-def _loops(around: tuple[Loop, ...], along: _Side, across: _Side) -> tuple[Loop, ...]:
-    """The loops by which threads take vectors along one side, line by line of the other."""
+def _sizes(side: int, run: int) -> list[int]:
+    """The elements along a side that a tile may have, down to those of a sector: such that tiles do
+    not lie far beyond its run."""
+    sizes = [side, side // 2, side // 4]
+    return [n for n in sizes if fits_run(run, n)] or sizes[-1:]
+
+
+def _is_in_memory(t: Stage, total: int) -> bool:
+    """Whether a tensor of about so many elements is read from memory or written to it."""
+    return (t.is_input or t.memory is Memory.GLOBAL) and is_large(t, total)
+
+
+def _is_wide(s: Stage) -> bool:
+    """Whether a stage accesses memory in vectors, of elements that need not be shifted by bytes."""
+    is_vector = s.loops[-1].parallel is Parallel.VECTORIZE
+    return is_vector and not (s.from_any_address and s.dtype.nbytes < REGISTER_NBYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """The loops around tiles, the two sides of a tile, and the loops along either of them."""
+
+    around: tuple[Loop, ...]
+    near: _Side
+    far: _Side
+    near_loops: tuple[Loop, ...]
+    far_loops: tuple[Loop, ...]
+
+    @staticmethod
+    def of(
+        flow: Dataflow, reference: Stage, accesses: Sequence[LargeAccess], plan: TiledReduction
+    ) -> _Tiling:
+        """The tiles of a plan: blocks have kept ones, and walk over reduced ones."""
+        near_axes, far_axes = reference.frame.output, reference.frame.reduced
+        if plan.inner:
+            near_axes, far_axes = far_axes, near_axes
+        near_run = run_of(flow, near_axes, accesses, None if plan.is_whole else plan.near)
+        far_run = run_of(flow, far_axes, accesses, plan.far)
+        near = _Side.of(flow, near_run.run, plan.near, plan.near_width)
+        far = _Side.of(flow, far_run.run, plan.far, plan.far_width)
+        own = [*far_run.outside, Loop(far.outer)], [*near_run.outside, Loop(near.outer)]
+        kept, walked = own if plan.inner else own[::-1]
+        block = merge_all(flow, kept) or kept[-1]
+        walks = [x for x in walked if x.axis.extent != ONE]
+        around = (Loop(block.axis, Parallel.BIDX), *walks)
+        by_near, by_far = plan.threads_along
+        return _Tiling(
+            around,
+            near,
+            far,
+            (*around, *_loops(flow, near, far, (plan.threads, by_near, by_near))),
+            (*around, *_loops(flow, far, near, (plan.threads, by_far, by_near))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What goes through tiles: the tiles, the stages with loops along the far side, and those of
+    them that take results out of tiles."""
+
+    tiles: tuple[Stage, ...]
+    far: tuple[Stage, ...]
+    taken: tuple[Stage, ...]
+
+
+def _insert_tiles(flow: Dataflow, across: Sequence[LargeAccess]) -> _Moved:
+    """Copies of tensors through shared memory, one for all readers of an input."""
+    readers: dict[Stage, list[Stage]] = {}
+    for a in across:
+        if not a.is_write:
+            readers.setdefault(a.tensor, []).append(a.stage)
+    stores = [(a.stage, tile_before(flow, a.stage)[1]) for a in across if a.is_write]
+    chains = [tile_after(flow, x, stages) for x, stages in readers.items()]
+    tiles = (*(tile for _, tile, _ in chains), *(tile for _, tile in stores))
+    taken = tuple(copy_after(flow, tile) for _, tile in stores)
+    far = (*(s for chain in chains for s in chain[:2]), *taken, *(y for y, _ in stores))
+    return _Moved(tiles, far, taken)
+
+
+def _loops(
+    flow: Dataflow, along: _Side, across: _Side, counts: tuple[int, int, int]
+) -> tuple[Loop, ...]:
+    """The loops by which the threads of a block take vectors along one side, line by line of the
+    other. `counts`: of the threads, of those that take a line together, and of those along x: where
+    more than take a line, these have several lines, where fewer, others along y the rest of it."""
+    graph = flow.graph
+    count, together, width = counts
+    trips, x = graph.split(along.vectors, together)
+    own, y = graph.split(across.tile, count // together)
+    if together < width:
+        y, beside = graph.split(y, width // together)
+        x = graph.merge(beside, x)
+    elif together > width:
+        rest, x = graph.split(x, width)
+        y = graph.merge(y, rest)
     inside = (
-        (along.threads, Parallel.TIDX),
-        (across.lines, Parallel.TIDY),
-        (along.trips, Parallel.UNROLL),
-        (across.own_lines, Parallel.UNROLL),
+        (x, Parallel.TIDX),
+        (y, Parallel.TIDY),
+        (trips, Parallel.UNROLL),
+        (own, Parallel.UNROLL),
         (along.lanes, Parallel.UNROLL),
     )
-    return (*around, *(Loop(c, kind) for c, kind in inside if c.extent != ONE))
+    return tuple(Loop(c, kind) for c, kind in inside if c.extent != ONE)
 
 
 def _exchanged(flow: Dataflow, tile: Stage, near: _Side, far: _Side) -> tuple[AxisClass, ...]:
@@ -309,7 +400,7 @@ def _exchanged(flow: Dataflow, tile: Stage, near: _Side, far: _Side) -> tuple[Ax
     line of the banks has, by the number of the far vector that a line belongs to."""
     graph = flow.graph
     granules, within = graph.split(near.tile, MAX_VECTOR_NBYTES // tile.dtype.nbytes)
-    several = min(LINE_THREADS, estimate(far.vectors.extent))
+    several = min(LINE_THREADS, estimate(far.vectors.extent), estimate(granules.extent))
     lines, granule = graph.split(granules, several)
     _, by = graph.split(far.vectors, several)
     _, permuted = graph.swizzle(by, granule)
