@@ -241,8 +241,9 @@ def _period(small: Stage, width: int) -> int:
 class Walk:
     """A loop over all elements, the lanes that its accesses may have, and how well they do: whether
     those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
-    (`aligned`), cut or taken out of several (`cut`), or element by element (`narrow`), and the
-    `accesses` that a thread makes for its lanes, to small tensors as well."""
+    (`aligned`), cut or taken out of several, with what these bring beside (`cut`), or element by
+    element (`narrow`), and the `accesses` that a thread makes for its lanes, to small tensors as
+    well."""
 
     loop: Loop
     width: int
@@ -337,7 +338,7 @@ def _measured(
     for a in found:
         elements = min(numel(a.tensor.shape), numel(a.stage.shape))
         fit = a.fit(lane, width)
-        accesses += _accesses(a, lane, width, fit)
+        accesses += _accesses(a, *a.lanes(lane, width), fit)
         if row is not None and a.tensor is a.stage:
             accesses += min(1.0, WARP_SIZE * width / estimate(row)) * _in_parts(a, width)
         if elements * SMALL > size:
