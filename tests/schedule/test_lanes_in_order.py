@@ -72,6 +72,13 @@ def test_elements_too_far_apart_are_read_alone() -> None:
     assert all(s.width == 1 for s in loads)
 
 
+def test_steps_through_rows_that_are_no_words_are_read_one_by_one() -> None:
+    """Words of rows counted from words would bring three times what is taken out of them."""
+    x = fw.TensorSpec((60000, 74), "bfloat16")
+    (kernel,) = fw.compile(fw.trace(lambda x: x[:, ::3] + 1, x)).kernels
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["vector"] == 1
+
+
 def test_rows_counted_from_words_are_loaded_where_they_are_used() -> None:
     """Registers would hold another place in each of several vectors of a thread: the loads stay in
     their loop, and one kernel does it."""
