@@ -1,7 +1,8 @@
-"""Lines that are gathered along, through shared memory."""
+"""Lines that are gathered along, or stand across, through shared memory."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
         lambda x, i: fw.take_along_axis(x, i, axis=1),
         (T((64, 541), "bfloat16"), T((64, 135), "int64")),
     ),
+    "turned": (
+        lambda x: fw.exp(fw.permute_dims(x, (1, 0)) * 0.01),
+        (T((243, 1024), "bfloat16"),),
+    ),
+    "turned planes beside others": (
+        lambda x, y: fw.permute_dims(x, (0, 2, 1)) + y,
+        (T((6, 77, 512), "float32"), T((6, 512, 77), "float32")),
+    ),
+    "turned and copied": (lambda x: fw.permute_dims(x, (1, 0)), (T((11, 8192), "int16"),)),
     "two tables": (
         lambda x, y, i: fw.take(x, i, axis=1) - fw.take(y, i, axis=1),
         (T((64, 300), "float32"), T((64, 200), "float32"), T((256,), "int32")),
@@ -56,7 +66,7 @@ def fusion_of(name: str) -> fw.Fusion:
 
 def listed(fusion: fw.Fusion) -> list[Candidate[Any] | Refused]:
     found = candidates_of(Dataflow(fusion), SMALL)
-    return [c for c in found if "through shared memory" in c.what]
+    return [c for c in found if re.search("lines? through shared memory", c.what)]
 
 
 def kernels_of(fusion: fw.Fusion) -> list[Kernel]:
@@ -115,8 +125,16 @@ def test_threads_with_a_place_of_several_lines_load_its_index_once() -> None:
         assert text.count("store t3[") == dict(k.heuristic.values)["lines"]
 
 
+def test_lines_that_stand_across_are_moved_in_vectors_of_both_sides() -> None:
+    for k in kernels_of(fusion_of("turned")):
+        text = str(k.ir)
+        assert text.count("[0..8] = load x[") == text.count(" = load x[")
+        stores = [x for x in text.splitlines() if " store t" in x and "_s[" not in x]
+        assert stores and all("[0..8]" in x for x in stores)
+
+
 def test_logs_replay() -> None:
-    for name in ("columns", "elements"):
+    for name in ("columns", "elements", "turned"):
         fusion = fusion_of(name)
         for c in listed(fusion):
             assert isinstance(c, Candidate)

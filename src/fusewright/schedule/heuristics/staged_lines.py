@@ -1,12 +1,15 @@
-"""Pointwise groups that gather along lines of memory: whole lines go through shared memory.
+"""Pointwise groups whose results are lines of which no vector reads the elements: whole lines go
+through shared memory.
 
     y[i, j] = x[i, places[j]]        a block takes some lines i; their x[i] stand in its tile
+    y[i, j] = x[j, i]                the same of x[:, i], where j has no whole number of vectors
 
-    memory -> registers -> shared memory    in whole vectors, whichever lines they are of
-    shared memory -> registers -> memory    vectors of results, put together of single elements
+    memory -> registers -> shared memory    in whole vectors, along or across the lines
+    shared memory -> registers -> memory    vectors of results, whichever lines they are of
 
-Every sector of a line is asked for once, however its elements are spread over threads. Where
-places are those of all lines, a thread takes the same place of several lines.
+Every sector is asked for once, however its elements are spread over threads, and results are
+stored in whole words. Where places are those of all lines, a thread takes the same place of
+several lines.
 """
 
 from __future__ import annotations
@@ -50,12 +53,13 @@ BLOCKS = 4
 @dataclass(frozen=True, slots=True)
 class StagedLines:
     """Lines of a block, elements of a vector of the results, threads, and whether these have the
-    same place of all lines."""
+    same place of all lines; `axis`: the first axis of a line of the results."""
 
     lines: int
     width: int
     threads: int
-    is_across: bool
+    axis: int
+    is_across: bool = False
 
     @property
     def candidate(self) -> Candidate[StagedLines]:
@@ -78,19 +82,17 @@ class LinesScheduler:
         self._target = target
         self._reference = reference_output(flow)
         self._gathers = [s for s in computed(flow.stages) if _is_along_lines(s)]
-
-    @property
-    def _axis(self) -> int:
-        """The first axis of a line."""
-        return min(_axis_of(s) for s in self._gathers)
+        self._turned = [] if self._gathers else _turned(flow, self._reference)
 
     def candidates(self) -> Iterator[Listed[StagedLines]]:
         """As few lines as make a small tile first."""
         if self._gathers:
-            yield from distinct(self._listed())
+            yield from distinct(self._of_gathers(min(_axis_of(s) for s in self._gathers)))
+        elif self._turned:
+            yield from distinct(self._of_turned(len(self._reference.shape) - 1))
 
-    def _listed(self) -> Iterator[Listed[StagedLines]]:
-        what, axis, shape = "lines through shared memory", self._axis, self._reference.shape
+    def _of_gathers(self, axis: int) -> Iterator[Listed[StagedLines]]:
+        what, shape = "lines through shared memory", self._reference.shape
         if any(s.shape[:axis] != shape[:axis] for s in self._gathers):
             yield Refused(what, "they are no rows of the results")
             return
@@ -98,28 +100,45 @@ class LinesScheduler:
         if nbytes > LONGEST_NBYTES:
             yield Refused(what, f"{nbytes} bytes a line, {LONGEST_NBYTES} at most")
             return
-        tensors = [*self.flow.inputs, *self.flow.outputs]
-        width, total, place = full_width(tensors, tensors), numel(shape[:axis]), numel(shape[axis:])
-        for size in TILES_NBYTES:
-            lines = 1
-            while 2 * lines * nbytes <= size and total >= 2 * lines * self._least_blocks:
-                lines *= 2
+        width, place = self._width, numel(shape[axis:])
+        for lines in (self._lines(axis, nbytes, size) for size in TILES_NBYTES):
             vectors = place // width
             if lines > 1 and place % width == 0 and vectors >= WARP_SIZE:
                 trips = -(-vectors // THREADS)
-                warps = -(-vectors // (trips * WARP_SIZE))
-                yield StagedLines(lines, width, warps * WARP_SIZE, is_across=True).candidate
+                threads = -(-vectors // (trips * WARP_SIZE)) * WARP_SIZE
+                yield StagedLines(lines, width, threads, axis, is_across=True).candidate
             if lines * place % width == 0:
-                yield StagedLines(lines, width, THREADS, is_across=False).candidate
+                yield StagedLines(lines, width, THREADS, axis).candidate
+
+    def _of_turned(self, axis: int) -> Iterator[Listed[StagedLines]]:
+        """Of lines that no vector divides; of others tiles of any sides are as good."""
+        width, place = self._width, numel(self._reference.shape[axis:])
+        item = max(x.dtype.nbytes for _, x in self._turned)
+        if place % width == 0 or place == 1:
+            return
+        nbytes = place * sum(x.dtype.nbytes for _, x in self._turned)
+        for lines in (self._lines(axis, nbytes, size) for size in TILES_NBYTES):
+            if lines * item >= 2 * SECTOR_NBYTES:
+                yield StagedLines(lines, width, THREADS, axis).candidate
 
     @property
-    def _least_blocks(self) -> int:
-        return BLOCKS * self._target.multiprocessors
+    def _width(self) -> int:
+        tensors = [*self.flow.inputs, *self.flow.outputs]
+        return full_width(tensors, tensors)
+
+    def _lines(self, axis: int, nbytes: int, size: int) -> int:
+        """As many lines of so many bytes as a tile of this size holds and leave enough blocks."""
+        least = BLOCKS * self._target.multiprocessors
+        total, lines = numel(self._reference.shape[:axis]), 1
+        while 2 * lines * nbytes <= size and total >= 2 * lines * least:
+            lines *= 2
+        return lines
 
     def apply(self, plan: StagedLines) -> bool:
         """Inserts the tiles; False where the loops do not reach every stage."""
-        flow, reference, axis = self.flow, self._reference, self._axis
-        pairs = [_tile(flow, s) for s in self._gathers]
+        flow, reference, axis = self.flow, self._reference, plan.axis
+        reads = [*((s, s.operands[0]) for s in self._gathers), *self._turned]
+        pairs = [_tile(flow, s, x) for s, x in reads]
         cache_inputs(flow, self._gathers if plan.is_across else ())
         rows = merge_all(flow, [Loop(c) for c in reference.frame.output[:axis]])
         place = merge_all(flow, [Loop(c) for c in reference.frame.output[axis:]])
@@ -133,9 +152,10 @@ class LinesScheduler:
             flow, reference, [s for s in computed(flow.stages) if s not in moving], align=True
         ):
             return False
-        vectorize_accesses(flow, reference)
-        for far, tile in pairs:
-            _bring(flow, (block, lines), (far, tile), axis, plan.threads)
+        vectorize_accesses(flow, reference, [tile for _, tile in pairs] if self._turned else ())
+        for pair in pairs:
+            if not _bring(flow, (block, lines), pair, plan, is_turned=bool(self._turned)):
+                return False
         inline_most(flow)
         for _, tile in pairs:
             inline_to(flow, {tile: min(tile.inline_depth, 1)})
@@ -164,9 +184,27 @@ def _nbytes(x: Stage, axis: int) -> int:
     return numel(x.shape[axis:]) * x.dtype.nbytes
 
 
-def _tile(flow: Dataflow, s: Stage) -> tuple[Stage, Stage]:
-    """The copies of what a stage gathers from: in registers on the way, and in shared memory."""
-    far = copy_after(flow, s.operands[0], readers=[s])
+def _turned(flow: Dataflow, reference: Stage) -> list[tuple[Stage, Stage]]:
+    """The stages that read an input which is fast along the last axis but one of the results, and
+    has their last one, with that input."""
+    if len(reference.shape) < 2:
+        return []
+    row, place = map(flow.graph.normal, reference.frame.output[-2:])
+    return [
+        (s, x)
+        for s in computed(flow.stages)
+        for x, read in zip(s.operands, s.frame.operands, strict=True)
+        if x.is_input
+        and x.shape
+        and strides_of(x)[-1] == Int(1)
+        and read[-1] is row
+        and place in read
+    ]
+
+
+def _tile(flow: Dataflow, s: Stage, x: Stage) -> tuple[Stage, Stage]:
+    """The copies of what a stage reads: in registers on the way, and in shared memory."""
+    far = copy_after(flow, x, readers=[s])
     return far, copy_after(flow, far, readers=[s], memory=Memory.SHARED)
 
 
@@ -186,20 +224,27 @@ def _bring(
     flow: Dataflow,
     around: tuple[Loop, AxisClass],
     pair: tuple[Stage, Stage],
-    axis: int,
-    nthreads: int,
-) -> None:
-    """Lets all threads of a block bring its lines, in the widest vectors that memory has."""
+    plan: StagedLines,
+    *,
+    is_turned: bool,
+) -> bool:
+    """Lets all threads of a block bring its lines, in the widest vectors that memory has; False
+    where those that stand across have no vectors of 16 bytes."""
     (block, lines), (far, tile), graph = around, pair, flow.graph
-    line = merge_all(flow, [Loop(c) for c in far.frame.output[axis:]])
-    whole = lines if line is None else graph.merge(lines, line.axis)
-    width = 2 * MAX_VECTOR_NBYTES // far.dtype.nbytes
-    while width > 1 and far.loops[-1].parallel is not Parallel.VECTORIZE:
-        width //= 2
-        vectors, lanes = graph.split(whole, width)
-        trips, threads = graph.split(vectors, nthreads)
+    own = [c for c in far.frame.output if not graph.depends(c, [block.axis, lines])]
+    line = merge_all(flow, [Loop(c) for c in own])
+    place = lines if line is None else graph.merge(lines, line.axis)
+    walk = graph.merge(line.axis, lines) if is_turned and line is not None else place
+    width = MAX_VECTOR_NBYTES // far.dtype.nbytes
+    while True:
+        vectors, lanes = graph.split(walk, width)
+        trips, threads = graph.split(vectors, plan.threads)
         inner = Loop(trips, Parallel.UNROLL), Loop(lanes, Parallel.UNROLL)
         for s in pair:
             set_loops(flow, s, (block, Loop(threads, Parallel.TIDX), *inner))
-        vectorize_accesses(flow, far, (tile,))
-    set_allocation(flow, tile, (whole,))
+        vectorize_accesses(flow, far, () if is_turned else (tile,))
+        if width == 1 or is_turned or far.loops[-1].parallel is Parallel.VECTORIZE:
+            break
+        width //= 2
+    set_allocation(flow, tile, (place,))
+    return not is_turned or far.loops[-1].parallel is Parallel.VECTORIZE
