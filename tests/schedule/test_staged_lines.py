@@ -153,3 +153,9 @@ def test_long_lines_are_refused() -> None:
     )
     (found,) = listed(fusion)
     assert isinstance(found, Refused) and "160000 bytes" in found.why
+
+
+def test_few_places_of_a_line_are_read_alone() -> None:
+    f = fw.trace(lambda x, i: fw.take(x, i, axis=1), T((4096, 512), "float32"), T((9,), "int32"))
+    (found,) = listed(prepare(f, TARGET))
+    assert isinstance(found, Refused) and found.why.startswith("9 places of a line")

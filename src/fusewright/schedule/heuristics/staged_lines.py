@@ -101,6 +101,10 @@ class LinesScheduler:
             yield Refused(what, f"{nbytes} bytes a line, {LONGEST_NBYTES} at most")
             return
         width, place = self._width, numel(shape[axis:])
+        places = sum(_places(s, axis) for s in self._gathers)
+        if places * SECTOR_NBYTES < nbytes:
+            yield Refused(what, f"{places} places of a line are in fewer sectors than all of it")
+            return
         for lines in (self._lines(axis, nbytes, size) for size in TILES_NBYTES):
             vectors = place // width
             if lines > 1 and place % width == 0 and vectors >= WARP_SIZE:
@@ -165,6 +169,11 @@ class LinesScheduler:
 def _axis_of(s: Stage) -> int:
     assert isinstance(s.op, Take | TakeAlong)
     return s.op.axis
+
+
+def _places(s: Stage, axis: int) -> int:
+    """How many places of a line a stage gathers."""
+    return numel(s.shape[axis:]) // max(1, numel(s.operands[0].shape[_axis_of(s) + 1 :]))
 
 
 def _is_along_lines(s: Stage) -> bool:
