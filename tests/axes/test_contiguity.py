@@ -127,6 +127,8 @@ ORDERS = [
     (16 * ROW + 2 * LANE + 1, "16*row", (1, 3, 5, 7, 9, 11, 13, 15)),
     (9 * ROW + 2 * LANE + 1, "9*row + 1", (0, 2, 4, 6, 8, 10, 12, 14)),
     (8 * ROW + LANE // 2 + 2, "8*row", (2, 2, 3, 3, 4, 4, 5, 5)),
+    (8 * ROW + LANE // 2 + 4, "8*row + 4", (0, 0, 1, 1, 2, 2, 3, 3)),
+    (4 * ROW + LANE // 4, "4*row", (0, 0, 0, 0, 1, 1, 1, 1)),
 ]
 
 
@@ -138,6 +140,7 @@ def test_lanes_in_another_order_are_places_in_words(
     assert found is not None
     assert (str(found.begin), found.places, found.span) == (begin, places, max(places) + 1)
     assert found.is_aligned == (not begin.startswith("9"))
+    assert found.width == (8 if places[0] or max(places) > 3 else max(places) + 1)
     for row in (0, 1, 5, 98):
         own = [evaluate(address, {ROW: row, LANE: k}) for k in range(8)]
         assert own == [evaluate(found.begin, {ROW: row}) + at for at in places]

@@ -58,6 +58,13 @@ def test_a_place_whose_digits_are_counted_in_other_units_folds() -> None:
     assert 2595 * digits[0] + 15 * digits[1] + digits[2] == place
 
 
+def test_a_row_that_is_counted_in_windows_folds() -> None:
+    """Rows of 1925 windows of 3, by lanes that begin anywhere in one of them."""
+    run, lane = Var("run", 0, 9999), Var("lane", 0, 7)
+    row = ((8 * run + lane) // 3 + 1024 * A) // 1925
+    assert 5775 * row + (3072 * A + 8 * run + lane) % 5775 == 3072 * A + 8 * run + lane
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_digits_of_a_place_that_is_moved_fold(seed: int) -> None:
     """The lanes of vectors that stand some rows apart: the column is counted from the grid, the row

@@ -29,6 +29,11 @@ def first_axes_in_windows(x: Any) -> Any:
     return fw.mean(fw.reshape(x, (a // 2, 2, b // 4, 4, c)), axis=(1, 3))
 
 
+def windows_of_three(x: Any) -> Any:
+    a, b = x.shape
+    return fw.sum(fw.reshape(x, (a, b // 3, 3)), axis=2)
+
+
 def quantised(x: Any) -> Any:
     scale = fw.max(fw.abs(x), axis=-1, keepdims=True) * (1 / 127) + 1e-6
     return fw.astype(fw.round(x / scale), fw.int8), scale
@@ -45,7 +50,7 @@ def rolled(x: Any) -> Any:
 
 
 CASES: list[tuple[str, Callable[..., Any], tuple[fw.TensorSpec, ...], int]] = [
-    ("softmax of 5", softmax, (T((33920, 5), "bfloat16"),), 8),
+    ("softmax of 5", softmax, (T((33920, 5), "bfloat16"),), 2),
     ("softmax of 3", softmax, (T((17, 1013, 3), "float16"),), 1),
     ("softmax, last thread short", softmax, (T((33923, 5), "float32"),), 2),
     ("maximum of 7", lambda x: fw.max(x, axis=-1), (T((67584, 7), "float32"),), 4),
@@ -55,9 +60,10 @@ CASES: list[tuple[str, Callable[..., Any], tuple[fw.TensorSpec, ...], int]] = [
         (T((33792, 6), "int32", strides=(7, 1)),),
         1,
     ),
-    ("two by two", pooled, (T((64, 64, 128), "bfloat16"),), 2),
-    ("odd windows", pooled, (T((18, 62, 126), "float32"),), 1),
-    ("windows of rows", first_axes_in_windows, (T((64, 64, 1024), "float32"),), 8),
+    ("two by two", pooled, (T((64, 64, 128), "bfloat16"),), 8),
+    ("odd windows", pooled, (T((18, 62, 126), "float32"),), 2),
+    ("windows of odd rows", windows_of_three, (T((176, 2313), "bfloat16"),), 8),
+    ("windows of rows", first_axes_in_windows, (T((64, 64, 1024), "float32"),), 4),
     ("rows in 8 bits", quantised, (T((33792, 13), "float16"),), 2),
     (
         "backward",
@@ -70,12 +76,15 @@ CASES: list[tuple[str, Callable[..., Any], tuple[fw.TensorSpec, ...], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("f", "specs"), [c[1:3] for c in CASES], ids=[c[0] for c in CASES])
-def test_short_rows_run(f: Callable[..., Any], specs: tuple[fw.TensorSpec, ...]) -> None:
+@pytest.mark.parametrize(("f", "specs", "width"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_short_rows_run(
+    f: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], width: int
+) -> None:
     fusion = fw.trace(f, *specs)
     program = fw.compile(fusion)
     (kernel,) = program.kernels
     assert kernel.heuristic is not None and kernel.heuristic.scheduler == "short_rows"
+    assert dict(kernel.heuristic.values)["vector"] == width
     assert not kernel.syncs and not kernel.smem
     rng = np.random.default_rng(0)
     arrays = [_array(rng, t) for t in fusion.inputs]

@@ -354,3 +354,20 @@ def test_a_result_written_through_a_tile_reads_its_operands_before_that() -> Non
     assert result.races == []
     for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_far_first"),
+    [((1024, 1024), False), ((1024, 1000), True), ((1000, 1024), False), ((1000, 1000), False)],
+)
+def test_tiles_that_share_pairs_of_sectors_run_together(
+    shape: tuple[int, int], is_far_first: bool
+) -> None:
+    """Rows of 2000 bytes end inside of a pair: neighbours along them come first in the grid, where
+    rows of the result do not ask for the same."""
+    x = fw.TensorSpec(shape, "float16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.permute_dims(x, (1, 0)) * 2, x)).kernels
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["tile"] == "1x32x64"
+    near, far = -(-shape[0] // 64), -(-shape[1] // 32)
+    grid = (far, near, 1) if is_far_first else (near, far, 1)
+    assert tuple(map(str, kernel.launch.grid)) == tuple(map(str, grid))

@@ -1,5 +1,6 @@
 """Lanes of a thread: 16 bytes an access, 8 lanes where some large tensor is wider than 8 bits."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -57,3 +58,33 @@ def test_16_lanes_compute_what_they_should() -> None:
     assert not result.races
     np.testing.assert_array_equal(result.outputs[0], np.maximum(x, 3))
     assert kernel.resources().spill_stores == 0
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("columns", [712, 713])
+def test_pieces_that_are_interleaved_are_read_in_vectors_of_their_own(
+    columns: int, count: int
+) -> None:
+    """Of 8 lanes each of two pieces has 4, in a word of 8 bytes, whether rows are whole words or
+    not."""
+    rows = 1280
+
+    def interleaved(*pieces: Any) -> Any:
+        return fw.reshape(fw.stack(pieces, axis=2), (rows, columns * count))
+
+    fusion = fw.trace(interleaved, *[fw.TensorSpec((rows, columns), "float16")] * count)
+    (kernel,) = fw.compile(fusion).kernels
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["vector"] == 8
+    loads = [x for x in str(kernel.ir).splitlines() if " load " in x]
+    assert len(loads) == count and all(_elements(x) == 8 // count for x in loads)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((rows, columns)).astype(np.float16) for _ in range(count)]
+    found = kernel.simulate(*arrays)
+    assert not found.races
+    np.testing.assert_array_equal(found.outputs[0], fw.evaluate(fusion, *arrays)[0])
+
+
+def _elements(load: str) -> int:
+    """The elements of the register that a load fills."""
+    first, behind = re.findall(r"(\d+)\.\.(\d+)", load)[0]
+    return int(behind) - int(first)

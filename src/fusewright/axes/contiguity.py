@@ -100,12 +100,13 @@ def fit_of(address: Expr, lane: Var, width: int, itemsize: int, alignment: int) 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Lanes that are elements of a few words: lane `k` is element `places[k]` of what lies at
-    `begin`, which is the begin of a word where it `is_aligned`."""
+    """Lanes that are elements of a few words of `width` elements: lane `k` is element `places[k]`
+    of what lies at `begin`, which is the begin of a word where it `is_aligned`."""
 
     begin: Expr
     places: tuple[int, ...]
     is_aligned: bool
+    width: int
 
     @property
     def span(self) -> int:
@@ -113,13 +114,15 @@ class Order:
         return max(self.places) + 1
 
 
-def order_of(address: Expr, lane: Var, count: int, width: int) -> Order | None:
+def order_of(address: Expr, lane: Var, count: int, width: int, least: int = 1) -> Order | None:
     """How `count` lanes are taken out of words of `width` elements: by a half as many words as
-    there are lanes at most. None where lanes are no known distances apart, or further.
+    there are lanes at most. Of one word, of no more than half of it where all lanes are there, of
+    `least` elements or more. None where lanes are no known distances apart, or further.
 
     n - 1 - lane                  ->  at n - 4, places 3, 2, 1, 0
     8*i + (lane + 3) % 4          ->  at 8*i, places 3, 0, 1, 2
     2*(4*i + lane) + 1            ->  at 8*i, places 1, 3, 5, 7
+    4*i + lane // 2, of 8 lanes   ->  at 4*i, places 0, 0, 1, 1, 2, 2, 3, 3: words of 4 are enough
     """
     first = substitute(address, {lane: 0})
     most = max(count // 2, 1) * width
@@ -129,11 +132,14 @@ def order_of(address: Expr, lane: Var, count: int, width: int) -> Order | None:
         if offset is None or abs(offset) >= most:
             return None
         offsets.append(offset)
-    begin = first + min(offsets)
+    begin, spread = first + min(offsets), max(offsets) - min(offsets) + 1
+    shorter = 1 << (max(spread, least) - 1).bit_length()
+    if shorter < width and constant_value(mod(begin, shorter)) == 0:
+        width = shorter
     early = constant_value(mod(begin, width))
     shift = 0 if early is None else early
     places = tuple(o - min(offsets) + shift for o in offsets)
-    return None if max(places) >= most else Order(begin - shift, places, early is not None)
+    return None if max(places) >= most else Order(begin - shift, places, early is not None, width)
 
 
 def _divides(width: int, e: Expr) -> bool:

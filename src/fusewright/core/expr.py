@@ -243,8 +243,7 @@ def _fold_digit(
             if atoms[:position] + atoms[position + 1 :] != scale.atoms:
                 continue
             f, quotient = low.denominator, low.quotient
-            whole = _in_one_division(quotient) if isinstance(quotient, FloorDiv) else quotient
-            if high in (quotient, whole):
+            if high == quotient or _in_one_division(high) == _in_one_division(quotient):
                 return atoms, low.numerator
             if isinstance(high, FloorDiv) and f == high.denominator:
                 rest = mod(high.numerator, f)
@@ -256,9 +255,9 @@ def _fold_digit(
     return None
 
 
-def _in_one_division(e: FloorDiv) -> Expr:
+def _in_one_division(e: Expr) -> Expr:
     """`(a//k + c)//b` as `(a + k*c)//(k*b)`."""
-    for t in parts_of(e.numerator)[1]:
+    for t in parts_of(e.numerator)[1] if isinstance(e, FloorDiv) else ():
         inner = t.atoms[0]
         if isinstance(inner, FloorDiv) and t.coefficient == len(t.atoms) == 1:
             rest = mul(add(e.numerator, mul(inner, -1)), inner.denominator)

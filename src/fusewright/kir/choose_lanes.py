@@ -43,7 +43,7 @@ from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import substitute
 from fusewright.kir.ir import WHOLE, Buffer, If, Lanes, Statement
 from fusewright.memory import Memory
-from fusewright.target import MAX_VECTOR_NBYTES
+from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +178,15 @@ def order_of_lanes(a: LaneAccess) -> Order | None:
     itemsize = a.buffer.dtype.nbytes
     if fit_of(a.index, a.lane, a.count, itemsize, a.buffer.alignment) is not Fit.TAKEN:
         return None
-    return order_of(a.index, a.lane, a.count, min(a.count, MAX_VECTOR_NBYTES // itemsize))
+    width, least = min(a.count, MAX_VECTOR_NBYTES // itemsize), max(1, WORD_NBYTES // itemsize)
+    return order_of(a.index, a.lane, a.count, width, least)
 
 
 def choose_words(a: LaneAccess, order: Order) -> tuple[Vector, ...]:
     """The words that the lanes of a read are taken out of, each read where one of its lanes exists.
     What is in front of the first lane and behind the last one may lie outside of the buffer."""
     assert a.lane is not None
-    itemsize, alignment = a.buffer.dtype.nbytes, a.buffer.alignment
-    width = min(a.count, MAX_VECTOR_NBYTES // itemsize)
+    itemsize, alignment, width = a.buffer.dtype.nbytes, a.buffer.alignment, order.width
     is_word = order.is_aligned and alignment % (width * itemsize) == 0
     moving = any(a.lane in variables(c) for c in a.conditions)
     found: list[Vector] = []

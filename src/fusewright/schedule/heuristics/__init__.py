@@ -18,6 +18,7 @@ from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
 from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.schedule.heuristics.sort import SortScheduler
+from fusewright.schedule.heuristics.staged_lines import LinesScheduler
 from fusewright.schedule.heuristics.tiled_sums import TiledSumsScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.schedule.heuristics.warp_matmul import WarpMatmulScheduler
@@ -99,4 +100,5 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
         yield ReductionScheduler(flow, target)
     else:
         yield TransposeScheduler(flow, target)
+        yield LinesScheduler(flow, target)
         yield PointwiseScheduler(flow, target)

@@ -194,7 +194,8 @@ def _moves(s: Stage) -> bool:
 class GlobalAccess:
     """One access to global memory by a stage: the tensor, the address as a function of the loops'
     variables, and the conditions under which the element is accessed. Where data is part of the
-    address, it is a variable of its own; `data` tells at which element it is found."""
+    address, it is a variable of its own; `data` tells at which element it is found. `own`: the
+    lanes, where the stage lacks an axis that some of them differ in."""
 
     stage: Stage
     tensor: Stage
@@ -202,13 +203,20 @@ class GlobalAccess:
     address: Expr
     conditions: tuple[Cond, ...]
     data: tuple[tuple[Var, Expr], ...] = ()
+    own: Var | None = None
+
+    def lanes(self, lane: Var, width: int) -> tuple[Var, int]:
+        """The lanes that it has of these, and how many they are."""
+        if self.own is None or self.own.upper is None:
+            return lane, width
+        return self.own, estimate(self.own.upper) + 1
 
     def fit(self, lane: Var, width: int) -> Fit:
         """How its lanes lie in words of memory; only reads take elements out of these. Lanes of two
         rows are not put together where those that exist are no range of them, as inside of a pad or
         a piece of a join: to fill the others takes more than to read these one by one. Nor of a
         small tensor, whose elements are near, and the same for several vectors of a thread."""
-        p = self.tensor
+        p, (lane, width) = self.tensor, self.lanes(lane, width)
         found = fit_of(self.address, lane, width, p.dtype.nbytes, p.alignment)
         if found is Fit.PIECES and not self._is_put_together(lane, width):
             return Fit.NARROW
@@ -246,9 +254,12 @@ def global_accesses(
     found: list[GlobalAccess] = []
     for s in computed(flow.stages if stages is None else stages):
         values: list[Expr] = []
+        own = own_lanes(flow, s, lane_axis)
         for i, x in enumerate(s.loops):
             if x.axis is lane_axis:
                 values.append(lane)
+            elif own is not None and x is s.loops[-1]:
+                values.append(own)
             else:
                 unit = x.axis.extent == Int(1)
                 values.append(ZERO if unit else flow.graph.variable(f"i{i}", x.axis.extent))
@@ -264,11 +275,28 @@ def global_accesses(
                 if by_data >= bool(data) and not any(lane in variables(at) for _, at in data):
                     conditions = (*v.path.predicates, *read.predicates)
                     address = _address(p, coordinates)
-                    found.append(GlobalAccess(s, p.stored, v.variables, address, conditions, data))
+                    found.append(
+                        GlobalAccess(s, p.stored, v.variables, address, conditions, data, own)
+                    )
         if s.memory is Memory.GLOBAL:
-            address = _address(s, v.output)
-            found.append(GlobalAccess(s, s, v.variables, address, v.path.predicates))
+            address, conditions = _address(s, v.output), v.path.predicates
+            found.append(GlobalAccess(s, s, v.variables, address, conditions, (), own))
     return found
+
+
+def own_lanes(flow: Dataflow, s: Stage, lane_axis: object) -> Var | None:
+    """The lanes of a stage that lacks an axis of those that all lanes run over, as the pieces that
+    are interleaved do; None where it has all of them, or none."""
+    if not s.loops or not isinstance(lane_axis, AxisClass):
+        return None
+    last, graph = s.loops[-1], flow.graph
+    count = constant_value(last.axis.extent) or 0
+    if last.axis is lane_axis or not last.parallel.is_serial or count < 2 or count & (count - 1):
+        return None
+    is_part = graph.depends(last.axis, [lane_axis]) and (
+        graph.project(lane_axis, s.frame.domain) is last.axis
+    )
+    return graph.variable("own lane", last.axis.extent) if is_part else None
 
 
 def _with_data(
@@ -312,14 +340,18 @@ def vectorize_accesses(flow: Dataflow, t: Stage, in_shared: Sequence[Stage] = ()
     width = constant_value(lane_axis.extent) or 1
     for s in computed(flow.stages):
         last = s.loops[-1] if s.loops else None
-        if last is None or last.axis is not lane_axis or last.parallel.is_inside:
+        if last is None or last.parallel.is_inside:
             continue
-        lane = flow.graph.variable("lane", Int(width))
+        part = own_lanes(flow, s, lane_axis)
+        if last.axis is not lane_axis and part is None:
+            continue
+        lane = flow.graph.variable("lane", Int(width)) if part is None else part
+        count = estimate(last.axis.extent)
         own = [a for a in global_accesses_of(flow, s, lane) if _mentions(a.address, lane)]
-        fits = {a.fit(lane, width) for a in own}
+        fits = {a.fit(lane, count) for a in own}
         wide = bool(own) and Fit.NARROW not in fits
         s.from_any_address = wide and not fits.isdisjoint((Fit.CUT, Fit.TAKEN, Fit.PIECES))
-        shared = s in in_shared or any(o in in_shared for o in s.operands)
+        shared = part is None and any(o in in_shared for o in (s, *s.operands))
         kind = Parallel.VECTORIZE if wide or (shared and not own) else Parallel.UNROLL
         s.loops = (*s.loops[:-1], Loop(s.loops[-1].axis, kind))
 

@@ -57,7 +57,7 @@ class Walk:
         H100, 2026-11-26)."""
         word, full = self.word_width(), self._words_from()
         is_read = self.fast is not None and self.position is not None
-        shifts = self.tensor.dtype.nbytes < REGISTER_NBYTES and not self._has_rows_of(full)
+        shifts = self.tensor.dtype.nbytes < REGISTER_NBYTES and not self.has_rows_of(full)
         return full if is_read and 2 * word < full and not shifts else word
 
     def word_width(self) -> int:
@@ -67,11 +67,11 @@ class Walk:
         if fast in self.moved:
             return 1
         width = self._words_from()
-        while fast is not None and width > 1 and not self._has_rows_of(width):
+        while fast is not None and width > 1 and not self.has_rows_of(width):
             width //= 2
         return width
 
-    def _has_rows_of(self, width: int) -> bool:
+    def has_rows_of(self, width: int) -> bool:
         """Whether rows along the fast dimension are so many elements each, or several times, and
         begin so many apart."""
         fast = self.fast

@@ -172,7 +172,8 @@ def _sides(flow: Dataflow, plan: TransposePlan) -> tuple[Side, Side]:
     nothing, _ = graph.split(near, plan.near_tile)
     rest = nothing if merged is None else merged.axis
     rest, planes = graph.split(rest, plan.planes)
-    blocks = _blocks(graph, near_out, far_out, rest)
+    first, second = (far_out, near_out) if plan.is_far_first else (near_out, far_out)
+    blocks = _blocks(graph, first, second, rest)
     reads_far = any(w.position is not None for w in plan.walks)
     writes_far = any(w.position is None for w in plan.walks)
     widths = (plan.near_width, plan.far_width)
@@ -182,15 +183,17 @@ def _sides(flow: Dataflow, plan: TransposePlan) -> tuple[Side, Side]:
     )
 
 
-def _blocks(graph: AxisGraph, near: AxisClass, far: AxisClass, rest: AxisClass) -> tuple[Loop, ...]:
-    """The grid: neighbouring tiles along the near dimension run together. A dimension of its own
+def _blocks(
+    graph: AxisGraph, first: AxisClass, second: AxisClass, rest: AxisClass
+) -> tuple[Loop, ...]:
+    """The grid: neighbouring tiles along the first dimension run together. A dimension of its own
     for each of the two spares the divisions; what may be too long for that is merged."""
-    if all(_fits_grid(c) for c in (far, rest)):
-        bound = ((near, Parallel.BIDX), (far, Parallel.BIDY), (rest, Parallel.BIDZ))
-    elif all(_fits_grid(c) for c in (near, far)):
-        bound = ((rest, Parallel.BIDX), (near, Parallel.BIDY), (far, Parallel.BIDZ))
+    if all(_fits_grid(c) for c in (second, rest)):
+        bound = ((first, Parallel.BIDX), (second, Parallel.BIDY), (rest, Parallel.BIDZ))
+    elif all(_fits_grid(c) for c in (first, second)):
+        bound = ((rest, Parallel.BIDX), (first, Parallel.BIDY), (second, Parallel.BIDZ))
     else:
-        bound = ((graph.merge(graph.merge(rest, far), near), Parallel.BIDX),)
+        bound = ((graph.merge(graph.merge(rest, second), first), Parallel.BIDX),)
     return tuple(Loop(c, kind) for c, kind in bound if c.extent != ONE)
 
 
