@@ -76,12 +76,13 @@ WHOLE = 2 * WARP_SIZE
 class PartitionFacts:
     """What a partition is chosen from: the sizes of the axes that are cut, outermost first, the
     elements of all others (`kept`), by how many elements neighbours along the innermost of them are
-    `apart` in memory, bytes of an element of the narrowest large input, and whether the fast axis
-    is among those cut."""
+    `apart` in memory, how many kept elements lie between these (`beside`), bytes of an element of
+    the narrowest large input, and whether the fast axis is among those cut."""
 
     lengths: tuple[int, ...]
     kept: int
     apart: int
+    beside: int
     nbytes: int
     is_inner: bool
 
@@ -94,11 +95,14 @@ class PartitionFacts:
         lengths = tuple(sizes[a] for a in axes)
         kept = math.prod(sizes) // math.prod(lengths)
         inputs = inputs_behind(source, lambda t: t.op.operands)
-        strides = [n for a, n in inputs[0].apart.items() if a in axes] if inputs else []
-        apart = min(strides, default=math.prod(sizes[axes[-1] + 1 :]))
+        strides = inputs[0].apart if inputs else {}
+        if any(a not in strides for a in axes):
+            strides = {a: math.prod(sizes[a + 1 :]) for a in range(len(sizes))}
+        apart = min(strides[a] for a in axes)
+        beside = math.prod(sizes[a] for a, n in strides.items() if a not in axes and n < apart)
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
-        return PartitionFacts(lengths, kept, apart, nbytes, inner)
+        return PartitionFacts(lengths, kept, apart, beside, nbytes, inner)
 
     @property
     def size(self) -> int:
@@ -183,7 +187,7 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
         return None
     cached = f.total * f.nbytes <= target.calibration.cached_share * target.l2_nbytes
     side_by_side = (LINE_NBYTES if cached else BYTES_PER_ROW) // f.nbytes
-    blocks = f.kept if f.is_inner else -(-f.kept // side_by_side)
+    blocks = f.kept if f.is_inner else -(-f.kept // min(side_by_side, f.beside))
     least = LEAST_RUN if f.is_inner else LEAST_ROWS
     beside = 1 if f.is_inner else max(1, side_by_side // f.kept)
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
@@ -199,9 +203,11 @@ def _nbytes_of_second_kernel(target: Target) -> float:
 
 
 def of_line(f: PartitionFacts, target: Target) -> Partition | None:
-    """Runs of lines that would be scanned in fewer blocks than that."""
-    blocks = f.kept // min(f.apart, SECTOR_NBYTES // f.nbytes)
-    return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // LEAST_RUN))
+    """Runs of lines that would be scanned in fewer blocks than that, and by which a block walks for
+    longer than two more kernels take."""
+    blocks = f.kept // min(f.beside, LINE_NBYTES // f.nbytes)
+    least = LEAST_RUN if f.is_inner or f.size < LEAST_RUN else LEAST_ROWS
+    return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // least))
 
 
 def beside_rows(

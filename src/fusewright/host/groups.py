@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Frame, OperandAxis, carried_axes, make_frame
-from fusewright.core.expr import Int
+from fusewright.core.expr import Int, mul
 from fusewright.fusion.ir import (
     Alone,
     Broadcast,
@@ -315,7 +315,7 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return None if is_strided else "it gathers from a view that is not one by strides"
         case IndexMap() if computed:
             return "it reads a computed value at other places than it is computed at"
-        case Resize() if computed and g.reductions and _leaves_rows(t):
+        case Resize() if computed and g.reductions and (joins_parts(g, t) or _leaves_rows(t)):
             return None
         case Resize() if computed and not _only_pads(t.op):
             return "it crops a value that the same kernel computes"
@@ -323,7 +323,7 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it pads a value of a kernel with reductions or scans"
         case Concat() if computed and g.reductions:
             return "it joins values of a kernel with reductions or scans"
-        case Reshape() if computed and g.has_scans and not only_units(t):
+        case Reshape() if computed and g.has_scans and not (only_units(t) or joins_parts(g, t)):
             return "it reshapes a value of a kernel with scans"
         case Resize() if _only_pads(t.op):
             return None
@@ -331,6 +331,23 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it moves a value that is itself a move"
         case _:
             return None
+
+
+def joins_parts(g: FusionGroup, t: Tensor) -> bool:
+    """Whether a move makes lines of parts of them, which the kernel scans, or leaves out what the
+    last part has too many: loops over the parts come by all of its elements."""
+    (source,) = t.op.operands
+    if isinstance(t.op, Resize):
+        return is_crop(t) and isinstance(source.op, Reshape) and joins_parts(g, source)
+    if not isinstance(t.op, Reshape):
+        return False
+    for r in g.reductions:
+        cut = r.op.operands[0].op
+        if isinstance(r.op, Scan) and isinstance(cut, Parts) and source.shape == r.shape:
+            whole = mul(*source.shape[r.op.axis - 1 : r.op.axis + 1])
+            joined = (*source.shape[: r.op.axis - 1], whole, *source.shape[r.op.axis + 1 :])
+            return r.op.axis == cut.axes[0] + 1 and t.shape == joined
+    return False
 
 
 def _leaves_rows(t: Tensor) -> bool:
