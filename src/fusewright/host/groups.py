@@ -10,6 +10,7 @@ from typing import TypeAlias
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Frame, OperandAxis, carried_axes, make_frame
 from fusewright.core.expr import Int, mul
+from fusewright.fusion.held_lines import moved_line
 from fusewright.fusion.ir import (
     Alone,
     Broadcast,
@@ -313,7 +314,7 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
         case Take() | TakeAlong() if t.op.operands[0] in inside:
             is_strided = view_of(t.op.operands[0]) is not None
             return None if is_strided else "it gathers from a view that is not one by strides"
-        case IndexMap() if computed:
+        case IndexMap() if computed and not _reads_held_line(g, t):
             return "it reads a computed value at other places than it is computed at"
         case Resize() if computed and g.reductions and (joins_parts(g, t) or _leaves_rows(t)):
             return None
@@ -348,6 +349,14 @@ def joins_parts(g: FusionGroup, t: Tensor) -> bool:
             joined = (*source.shape[: r.op.axis - 1], whole, *source.shape[r.op.axis + 1 :])
             return r.op.axis == cut.axes[0] + 1 and t.shape == joined
     return False
+
+
+def _reads_held_line(g: FusionGroup, t: Tensor) -> bool:
+    """Whether a map reads other places of the lines that the kernel scans, which a block holds."""
+    axis, (source,) = moved_line(t), t.op.operands
+    scans = (r for r in g.reductions if isinstance(r.op, Scan))
+    lines = [g.axes[r][r.op.axis] for r in scans if isinstance(r.op, Scan)]
+    return axis is not None and g.graph.depends(g.axes[source][axis], lines)
 
 
 def _leaves_rows(t: Tensor) -> bool:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
-from fusewright.fusion.ir import Scan
+from fusewright.fusion.ir import IndexMap, Scan
+from fusewright.memory import Memory
 from fusewright.schedule.block_scan import block_scan
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
+from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics import staged_rows
@@ -115,6 +117,7 @@ class ScanScheduler:
         self._target = target
         self._loads = cache_inputs(flow)
         self._scans = [s for s in flow.stages if isinstance(s.op, Scan)]
+        held = _hold_moved(flow)
         reference = self._scans[0]
         assert isinstance(reference.op, Scan)
         self._axis = reference.op.axis
@@ -129,10 +132,20 @@ class ScanScheduler:
         beside = by_stride(flow, _kept_axes(reference, self._axis))
         axes = joined_axes(flow, reference, beside, [Loop(line)])
         self._neighbours = estimate(axes[-1].axis.extent) if axes else 1
+        self._held_nbytes = self._length * sum(s.dtype.nbytes for s in held)
 
     def candidates(self) -> Iterator[Listed[ScanPlan]]:
         """As many threads along a line as it takes, then fewer and more."""
-        yield from distinct(p.candidate for p in self._plans())
+        yield from distinct(p.candidate for p in self._plans() if self._has_room(p))
+
+    def _has_room(self, plan: ScanPlan) -> bool:
+        """Whether a block holds the lines that are read at other places of theirs."""
+        lines = plan.beside * plan.own * (1 if plan.inner else plan.vector)
+        held = self._held_nbytes
+        return not held or (
+            lines * held <= self._target.shared_nbytes_of_one
+            and not (plan.is_staged or plan.is_across)
+        )
 
     def _plans(self) -> Iterator[ScanPlan]:
         """Rows of which a thread holds one, and that no vector divides, go through shared memory
@@ -176,7 +189,7 @@ class ScanScheduler:
         first, _ = threads_along(self._length, run, most=ALONG if fills else MAX_ALONG)
         for along in (first, first // 2, 2 * first):
             if 1 <= along <= MAX_ALONG:
-                beside = max(1, min(THREADS // along, self._lines))
+                beside = self._lines_of_block(max(1, min(THREADS // along, self._lines)), 1, 1)
                 yield ScanPlan(True, self._vector, run, along, beside)
 
     def _columns(self) -> Iterator[ScanPlan]:
@@ -190,6 +203,7 @@ class ScanScheduler:
         least = min(side, max(1, SECTOR_NBYTES // (self._vector * self._nbytes)))
         while side > least and self._lines < self._vector * side * self._target.multiprocessors:
             side //= 2
+        side = self._lines_of_block(side, least, self._vector)
         down = max(1, min(THREADS // side, -(-self._length // RUN)))
         crowded = self._lines >= self._vector * side * self._target.multiprocessors * 16
         for along in (down // 4, down) if crowded else (down, down // 2):
@@ -199,6 +213,14 @@ class ScanScheduler:
         room = self._target.threads_per_sm * self._target.multiprocessors // blocks
         if 2 * down * side <= min(room, MAX_THREADS_PER_BLOCK) and 2 * RUN * down <= self._length:
             yield ScanPlan(False, self._vector, RUN, 2 * down, side)
+
+    def _lines_of_block(self, beside: int, least: int, vector: int) -> int:
+        """Fewer lines side by side, but at least so many, where a block would have to hold more
+        than leaves room for another one."""
+        room = self._target.shared_nbytes_of_several // vector
+        while beside > least and beside * self._held_nbytes > room:
+            beside = -(-beside // 2)
+        return beside
 
     def _across(self) -> Iterator[ScanPlan]:
         """Lines of which each lies in a row of its own, side by side in the threads of a warp as
@@ -270,6 +292,12 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
     down = Parallel.TIDX if plan.inner else Parallel.TIDY
     out += [trips, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
     return (*out, *lanes)
+
+
+def _hold_moved(flow: Dataflow) -> list[Stage]:
+    """Puts what is computed and read at other places of its line into shared memory."""
+    moved = dict.fromkeys(s.operands[0] for s in flow.stages if isinstance(s.op, IndexMap))
+    return [copy_after(flow, p, memory=Memory.SHARED) for p in moved if not p.is_input]
 
 
 def _kept_axes(s: Stage, axis: int) -> tuple[AxisClass, ...]:
