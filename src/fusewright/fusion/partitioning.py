@@ -13,7 +13,7 @@ where vectors cannot: they then differ by a row at most, and all rows of a part 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, constant_value
@@ -26,7 +26,6 @@ from fusewright.target import (
     LINE_NBYTES,
     MAX_VECTOR_NBYTES,
     REGISTER_NBYTES,
-    SECTOR_NBYTES,
     WARP_SIZE,
     Target,
 )
@@ -95,9 +94,9 @@ class PartitionFacts:
         lengths = tuple(sizes[a] for a in axes)
         kept = math.prod(sizes) // math.prod(lengths)
         inputs = inputs_behind(source, lambda t: t.op.operands)
-        strides = inputs[0].apart if inputs else {}
-        if any(a not in strides for a in axes):
-            strides = {a: math.prod(sizes[a + 1 :]) for a in range(len(sizes))}
+        strides: Mapping[int, int] = {a: math.prod(sizes[a + 1 :]) for a in range(len(sizes))}
+        if inputs and all(a in inputs[0].apart for a in axes):
+            strides = inputs[0].apart
         apart = min(strides[a] for a in axes)
         beside = math.prod(sizes[a] for a, n in strides.items() if a not in axes and n < apart)
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Frame, OperandAxis, carried_axes, make_frame
 from fusewright.core.expr import Int, mul
-from fusewright.fusion.held_lines import moved_line
+from fusewright.fusion.held_lines import is_scanned, moved_line
 from fusewright.fusion.ir import (
     Alone,
     Broadcast,
@@ -356,7 +356,11 @@ def _reads_held_line(g: FusionGroup, t: Tensor) -> bool:
     axis, (source,) = moved_line(t), t.op.operands
     scans = (r for r in g.reductions if isinstance(r.op, Scan))
     lines = [g.axes[r][r.op.axis] for r in scans if isinstance(r.op, Scan)]
-    return axis is not None and g.graph.depends(g.axes[source][axis], lines)
+    return (
+        axis is not None
+        and is_scanned(source, axis)
+        and g.graph.depends(g.axes[source][axis], lines)
+    )
 
 
 def _leaves_rows(t: Tensor) -> bool:
