@@ -59,7 +59,13 @@ def test_parts_that_divide_the_line_need_no_padding():
 
 @pytest.mark.parametrize(
     ("shape", "axis"),
-    [((2 * LEAST_RUN - 1,), 0), ((4096, 1 << 15), 1), ((1 << 15, 4096), 0), (("n", 8), 0)],
+    [
+        ((2 * LEAST_RUN - 1,), 0),
+        ((4096, 1 << 15), 1),
+        ((1 << 15, 4096), 0),
+        ((1 << 15, 1024), 0),  # blocks enough that take a sector each
+        (("n", 8), 0),
+    ],
 )
 def test_short_lines_and_many_lines_stay_whole(shape: tuple[int | str, ...], axis: int):
     fusion = _cumulative(shape, axis)

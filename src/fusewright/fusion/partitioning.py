@@ -26,6 +26,7 @@ from fusewright.target import (
     LINE_NBYTES,
     MAX_VECTOR_NBYTES,
     REGISTER_NBYTES,
+    SECTOR_NBYTES,
     WARP_SIZE,
     Target,
 )
@@ -202,11 +203,16 @@ def _nbytes_of_second_kernel(target: Target) -> float:
 
 
 def of_line(f: PartitionFacts, target: Target) -> Partition | None:
-    """Runs of lines that would be scanned in fewer blocks than that, and by which a block walks for
-    longer than two more kernels take."""
-    blocks = f.kept // min(f.beside, LINE_NBYTES // f.nbytes)
+    """Runs of lines that would be scanned in fewer blocks than that, each of which takes a sector
+    of them, and by which a block walks for longer than two more kernels take; as many as fill the
+    chip with blocks that take whole lines of memory."""
+    narrow, wide = (
+        max(1, f.kept // min(f.beside, n // f.nbytes)) for n in (SECTOR_NBYTES, LINE_NBYTES)
+    )
+    if narrow > target.multiprocessors:
+        return None
     least = LEAST_RUN if f.is_inner or f.size < LEAST_RUN else LEAST_ROWS
-    return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // least))
+    return _runs(f, min(2 * target.multiprocessors // wide, f.size // least))
 
 
 def beside_rows(
