@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 
 from fusewright.collection import without_collection
 from fusewright.errors import ScheduleError, UnsupportedError
-from fusewright.fusion.ir import Alone, Fusion, IndexMap, Reduce, Resize, Take, TakeAlong, Tensor
+from fusewright.fusion.ir import (
+    Alone,
+    Fusion,
+    IndexMap,
+    Reduce,
+    Resize,
+    Scan,
+    Take,
+    TakeAlong,
+    Tensor,
+)
 from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
@@ -249,7 +259,8 @@ def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[tup
 def _walks(narrow: Fusion, target: Target) -> list[tuple[Fusion, int]]:
     """The same of a fusion with its reductions by rows."""
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
-    if len(walks.values) == len(apart.values):
+    has_scans = any(isinstance(t.op, Scan) for t in walks.values)
+    if len(walks.values) == len(apart.values) and not has_scans:
         return [(_in_parts(walks, target), 1)]
     return [(_in_parts(walks, target), 1), (_in_parts(apart, target), SHORTEST)]
 

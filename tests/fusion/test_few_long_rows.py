@@ -56,7 +56,7 @@ def test_clusters_hold_what_their_blocks_hold() -> None:
     """Two blocks of clusters of eight on each of 132 multiprocessors."""
     most = TARGET.cluster_shared_nbytes // 4
     for rows, length, fits in ((33, most, True), (32, most, False), (33, most + 1, False)):
-        facts = PartitionFacts((length,), rows, 1, 4, is_inner=True)
+        facts = PartitionFacts((length,), rows, 1, 1, 4, is_inner=True)
         assert fit_cluster(facts, 4, TARGET) is fits
-    columns = PartitionFacts((1000,), 4096, 4096, 4, is_inner=False)
+    columns = PartitionFacts((1000,), 4096, 4096, 4096, 4, is_inner=False)
     assert not fit_cluster(columns, 4, TARGET)

@@ -232,7 +232,7 @@ def test_rows_are_interleaved_over_a_divisor_near_or_any_number(
 
 def test_parts_beside_rows_are_never_more_than_blocks() -> None:
     for size in (700, 4099, 8192, 100_000):
-        facts = PartitionFacts((size,), 1024, 1024, 2, is_inner=False)
+        facts = PartitionFacts((size,), 1024, 1024, 1024, 2, is_inner=False)
         for sums in range(0, 300, 7):
             held = Held((2,), (), sums)
             blocks = held.blocks(1024)
@@ -246,13 +246,13 @@ def test_one_part_has_all_rows_where_kept_axes_fill_the_chip() -> None:
     held = Held((2,), (), 1)
     assert held.blocks(1024) >= 6
     for kept, count in ((131, 6), (132, 1)):
-        facts = PartitionFacts((24,), kept * 1024, 1024, 2, is_inner=False)
+        facts = PartitionFacts((24,), kept * 1024, 1024, 1024, 2, is_inner=False)
         found = beside_rows(facts, held, 1024, TARGET, may_be_whole=True)
         assert found is not None and (found.count, found.each) == (count, -(-24 // count))
     assert beside_rows(facts, Held((), (), 1), 1024, TARGET, may_be_whole=True) is None
     again = beside_rows(facts, held, 1024, TARGET)
     assert again is not None and again.count == 6
-    few = PartitionFacts((2,), 66 * 1024, 1024, 2, is_inner=False)
+    few = PartitionFacts((2,), 66 * 1024, 1024, 1024, 2, is_inner=False)
     assert beside_rows(few, held, 1024, TARGET) is None
     assert beside_rows(few, held, 1024, TARGET, may_be_whole=True) == Partition(
         2, 1, 2, is_interleaved=True
@@ -277,11 +277,11 @@ def test_short_rows_of_no_words_are_dealt_in_packs_of_what_threads_take(
     length: int, nbytes: int, sums: int, apart: int, pack: int
 ) -> None:
     """A pack is whole words, so that no sector belongs to two blocks."""
-    facts = PartitionFacts((4_000_037,), length, apart, nbytes, is_inner=False)
+    facts = PartitionFacts((4_000_037,), length, apart, apart, nbytes, is_inner=False)
     found = beside_rows(facts, Held((nbytes,), (), sums), length, TARGET)
     assert found is not None and found.pack == pack
     assert pack == 1 or pack * length % lanes_of_word(nbytes) == 0
-    few = PartitionFacts((200_003,), length, apart, nbytes, is_inner=False)
+    few = PartitionFacts((200_003,), length, apart, apart, nbytes, is_inner=False)
     dealt = beside_rows(few, Held((nbytes,), (), sums), length, TARGET)
     assert dealt is not None and dealt.pack in (1, 16)
 
@@ -294,15 +294,15 @@ def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        PartitionFacts((1 << 16,), 1, 1, 4, is_inner=True),  # small
-        PartitionFacts((1 << 20,), 4096, 1, 4, is_inner=True),  # blocks enough
-        PartitionFacts((512,), 4096, 4096, 4, is_inner=False),  # few rows
+        PartitionFacts((1 << 16,), 1, 1, 1, 4, is_inner=True),  # small
+        PartitionFacts((1 << 20,), 4096, 1, 1, 4, is_inner=True),  # blocks enough
+        PartitionFacts((512,), 4096, 4096, 4096, 4, is_inner=False),  # few rows
     ],
 )
 def test_what_needs_no_parts_gets_none(facts: PartitionFacts) -> None:
     assert to_fill(facts, TARGET) is None
-    assert of_line(PartitionFacts((16_383,), 1, 1, 4, is_inner=True), TARGET) is None
-    small = PartitionFacts((1 << 10,), 1 << 9, 1, 4, is_inner=True)
+    assert of_line(PartitionFacts((16_383,), 1, 1, 1, 4, is_inner=True), TARGET) is None
+    small = PartitionFacts((1 << 10,), 1 << 9, 1, 1, 4, is_inner=True)
     assert in_chunks(small, 4, TARGET, is_shifted=False) is None
 
 
@@ -313,14 +313,14 @@ def test_parts_begin_where_a_block_alone_takes_longer_than_a_second_kernel(nbyte
     us = known.launch_us + known.start_us + known.memory_latency_us + known.exchange_us
     edge = int(us * known.l2_nbytes_per_clock * TARGET.clock_mhz) // nbytes
     for size, has_parts in ((edge - 64, False), (edge + 64, True)):
-        facts = PartitionFacts((size,), 1, 1, nbytes, is_inner=True)
+        facts = PartitionFacts((size,), 1, 1, 1, nbytes, is_inner=True)
         assert (to_fill(facts, TARGET) is not None) == has_parts
 
 
 @given(st.integers(1, 1 << 24), st.integers(1, 1 << 12), st.sampled_from([1, 2, 4, 8]))
 def test_no_part_is_empty_or_small(size: int, kept: int, nbytes: int) -> None:
     for inner in (False, True):
-        facts = PartitionFacts((size,), kept, 1 if inner else kept, nbytes, inner)
+        facts = PartitionFacts((size,), kept, 1 if inner else kept, kept, nbytes, inner)
         found = to_fill(facts, TARGET)
         if found is not None:
             assert found.size == size and found.length(0) >= found.each - 1

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from fusion_cases import assert_same
 
+from fusewright.driver import compile
 from fusewright.fusion import ops as fw
+from fusewright.fusion.array import Array
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Reshape, Resize, Scan, TensorSpec
 from fusewright.fusion.partitioning import LEAST_RUN
@@ -57,7 +59,13 @@ def test_parts_that_divide_the_line_need_no_padding():
 
 @pytest.mark.parametrize(
     ("shape", "axis"),
-    [((2 * LEAST_RUN - 1,), 0), ((4096, 1 << 15), 1), ((1 << 15, 4096), 0), (("n", 8), 0)],
+    [
+        ((2 * LEAST_RUN - 1,), 0),
+        ((4096, 1 << 15), 1),
+        ((1 << 15, 4096), 0),
+        ((1 << 15, 1024), 0),  # blocks enough that take a sector each
+        (("n", 8), 0),
+    ],
 )
 def test_short_lines_and_many_lines_stay_whole(shape: tuple[int | str, ...], axis: int):
     fusion = _cumulative(shape, axis)
@@ -70,3 +78,47 @@ def test_the_number_of_parts_fills_the_chip_and_no_more():
     parts = int(str(whole.shape[0]))
     assert TARGET.multiprocessors <= parts <= 4 * TARGET.multiprocessors
     assert math.prod(int(str(e)) for e in whole.shape) == 1 << 26
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((60_013, 5), 0), ((60_016, 5), 0), ((2, 40_009), 1), ((2, 30_011, 3), 1)],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_parts_become_lines_in_the_kernel_that_scans_them(
+    shape: tuple[int, ...], axis: int, reverse: bool
+) -> None:
+    """Totals, what is before each part, and the scans of the parts, with what is computed of them:
+    whether the parts divide the line or not."""
+
+    def scan(x: Array, y: Array) -> Array:
+        turned = fw.flip(x, axis=axis) if reverse else x
+        return fw.astype(fw.cumulative_sum(turned, axis=axis) * y, "int32")
+
+    program = compile(trace(scan, *[TensorSpec(shape, "int64")] * 2))
+    assert len(program.kernels) == 3
+    x, y = np.random.default_rng(3).integers(-9, 9, (2, *shape))
+    found = program.simulate(x, y)
+    want = np.cumsum(np.flip(x, axis) if reverse else x, axis=axis) * y
+    assert not found.races
+    assert_same(found.outputs[0], want.astype(np.int32))
+
+
+def test_totals_of_few_columns_are_one_kernel() -> None:
+    """16 columns side by side are a line of memory: a block for each part of the rows, as many as
+    fill the chip, so that the sums of the parts are not cut again."""
+    program = compile(_cumulative((360_864, 16), 0))
+    assert len(program.kernels) == 3
+    assert int(str(program.kernels[-1].launch.grid[0])) >= TARGET.multiprocessors
+
+
+def test_totals_beside_rows_of_a_few_elements_are_a_kernel_of_their_own() -> None:
+    """Blocks that walk over rows of 11 elements would keep their threads waiting."""
+
+    def scan(x: Array) -> Array:
+        y = x / fw.max(x, axis=1, keepdims=True)
+        return fw.cumulative_sum(y, axis=0)
+
+    program = compile(trace(scan, TensorSpec((1 << 20, 11), "float32")))
+    found = [k.heuristic.scheduler for k in program.kernels if k.heuristic is not None]
+    assert "rows" not in found and len(found) == 4

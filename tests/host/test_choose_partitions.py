@@ -19,7 +19,7 @@ from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
 SHAPE = (4096, 520)
-COLUMNS = PartitionFacts((4096,), 520, 520, 4, is_inner=False)
+COLUMNS = PartitionFacts((4096,), 520, 520, 520, 4, is_inner=False)
 
 
 def beside(x: Any) -> Any:

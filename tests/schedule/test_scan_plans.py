@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.fusion.array import Array
 from fusewright.kernel import Kernel
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.exchanges import Exchanges, exchanges_of
@@ -62,7 +65,7 @@ def test_few_columns_take_larger_blocks(rows: int, columns: int, along: int) -> 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_blocks_of_more_warps_scan_columns_right(reverse: bool) -> None:
-    spec = fw.TensorSpec((1500, 131), "int32")
+    spec = fw.TensorSpec((3000, 131), "float16")
 
     def scan(x: fw.Array) -> fw.Array:
         return fw.cumulative_sum(fw.flip(x, axis=0) if reverse else x, axis=0)
@@ -72,10 +75,64 @@ def test_blocks_of_more_warps_scan_columns_right(reverse: bool) -> None:
     plan = _plan(kernel)
     assert isinstance(plan["along"], int) and isinstance(plan["beside"], int)
     assert plan["along"] * plan["beside"] > 256
-    x = np.random.default_rng(1).integers(-99, 99, (1500, 131)).astype(np.int32)
+    x = np.random.default_rng(1).integers(-9, 9, (3000, 131)).astype(np.float16)
     result = program.simulate(x)
     assert not result.races
-    assert np.array_equal(result.outputs[0], np.cumsum(x[::-1] if reverse else x, axis=0))
+    want = np.cumsum(x[::-1] if reverse else x, axis=0, dtype=np.float32)
+    assert np.array_equal(result.outputs[0], want.astype(np.float16))
+
+
+def test_threads_store_whole_vectors_of_results_wider_than_what_they_read() -> None:
+    """Sums of 4-byte integers have 8 bytes: of four a thread stores would fill half sectors."""
+    spec = fw.TensorSpec((64, 128, 2184), "int32")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=1), spec)).kernels
+    assert _plan(kernel)["vector"] == 2
+
+
+def test_lines_that_are_rows_of_the_results_alone_are_stored_along_these() -> None:
+    """12 columns side by side as they are read, each a row of 180 as it is stored."""
+    spec = fw.TensorSpec((12, 104, 23, 180), "int64", strides=(1, 12, 224640, 1248))
+    program = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=3), spec))
+    (kernel,) = program.kernels
+    plan = _plan(kernel)
+    assert (plan["scheduler"], plan["run"], plan["beside"]) == ("scan_rows", 2, 12)
+    x = np.random.default_rng(4).integers(1, 99, (12, 104, 23, 180))
+    found = kernel.simulate(x, blocks=[0, 7])
+    assert not found.races
+    right = np.asarray(found.outputs[0]) == np.cumsum(x, axis=3)
+    assert np.count_nonzero(right) == 2 * 12 * 180
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((4000, 9, 4), (612, 68, 1)),  # a vector side by side, three threads a line
+        ((3000, 11, 3), None),  # no vector, and no power of two
+        ((1000, 2, 20), None),  # two elements a line
+    ],
+)
+def test_blocks_of_few_columns_take_lines_that_lie_further_apart(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, reverse: bool
+) -> None:
+    """Several lines of a warp lie nowhere near each other, and their number is no power of two."""
+
+    def scan(x: Array) -> Array:
+        return fw.cumulative_sum(fw.flip(x, axis=1) if reverse else x, axis=1)
+
+    program = fw.compile(fw.trace(scan, fw.TensorSpec(shape, "float32", strides=strides)))
+    (kernel,) = program.kernels
+    plan = _plan(kernel)
+    assert "apart" in plan
+    threads = [plan[k] for k in ("along", "beside", "apart")]
+    assert 32 < math.prod(n for n in threads if isinstance(n, int)) <= 256
+    x = np.random.default_rng(2).integers(-9, 9, shape).astype(np.float32)
+    found = program.simulate(x)
+    assert not found.races
+    want = np.cumsum(np.flip(x, axis=1) if reverse else x, axis=1)
+    np.testing.assert_array_equal(np.asarray(found.outputs[0]), want)
+    report = fw.verify(program, x)
+    assert not report.missing and not report.redundant
 
 
 def test_rows_that_lie_apart_do_not_go_through_shared_memory() -> None:

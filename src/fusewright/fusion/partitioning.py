@@ -13,7 +13,7 @@ where vectors cannot: they then differ by a row at most, and all rows of a part 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, constant_value
@@ -76,12 +76,14 @@ WHOLE = 2 * WARP_SIZE
 class PartitionFacts:
     """What a partition is chosen from: the sizes of the axes that are cut, outermost first, the
     elements of all others (`kept`), by how many elements neighbours along the innermost of them are
-    `apart` in memory, bytes of an element of the narrowest large input, whether the fast axis is
-    among those cut, and whether another input as large lies the other way."""
+    `apart` in memory, how many kept elements lie between these (`beside`), bytes of an element of
+    the narrowest large input, whether the fast axis is among those cut, and whether another input
+    as large lies the other way."""
 
     lengths: tuple[int, ...]
     kept: int
     apart: int
+    beside: int
     nbytes: int
     is_inner: bool
     is_crossed: bool = False
@@ -95,13 +97,16 @@ class PartitionFacts:
         lengths = tuple(sizes[a] for a in axes)
         kept = math.prod(sizes) // math.prod(lengths)
         inputs = inputs_behind(source, lambda t: t.op.operands)
-        strides = [n for a, n in inputs[0].apart.items() if a in axes] if inputs else []
-        apart = min(strides, default=math.prod(sizes[axes[-1] + 1 :]))
+        strides: Mapping[int, int] = {a: math.prod(sizes[a + 1 :]) for a in range(len(sizes))}
+        if inputs and all(a in inputs[0].apart for a in axes):
+            strides = inputs[0].apart
+        apart = min(strides[a] for a in axes)
+        beside = math.prod(sizes[a] for a, n in strides.items() if a not in axes and n < apart)
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
         whole = [b for b in inputs if b.fast is not None and _is_whole(b.source, source)]
         is_crossed = len({b.fast in axes for b in whole}) > 1
-        return PartitionFacts(lengths, kept, apart, nbytes, inner, is_crossed)
+        return PartitionFacts(lengths, kept, apart, beside, nbytes, inner, is_crossed)
 
     @property
     def size(self) -> int:
@@ -192,7 +197,7 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
         return None
     cached = f.total * f.nbytes <= target.calibration.cached_share * target.l2_nbytes
     side_by_side = (LINE_NBYTES if cached else BYTES_PER_ROW) // f.nbytes
-    blocks = f.kept if by_rows else -(-f.kept // side_by_side)
+    blocks = f.kept if by_rows else -(-f.kept // min(side_by_side, f.beside))
     least = LEAST_RUN if by_rows else LEAST_ROWS
     beside = 1 if by_rows else max(1, side_by_side // f.kept)
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
@@ -209,9 +214,16 @@ def _nbytes_of_second_kernel(target: Target) -> float:
 
 
 def of_line(f: PartitionFacts, target: Target) -> Partition | None:
-    """Runs of lines that would be scanned in fewer blocks than that."""
-    blocks = f.kept // min(f.apart, SECTOR_NBYTES // f.nbytes)
-    return _runs(f, min(2 * target.multiprocessors // max(blocks, 1), f.size // LEAST_RUN))
+    """Runs of lines that would be scanned in fewer blocks than that, each of which takes a sector
+    of them, and by which a block walks for longer than two more kernels take; as many as fill the
+    chip with blocks that take whole lines of memory."""
+    narrow, wide = (
+        max(1, f.kept // min(f.beside, n // f.nbytes)) for n in (SECTOR_NBYTES, LINE_NBYTES)
+    )
+    if narrow > target.multiprocessors:
+        return None
+    least = LEAST_RUN if f.is_inner or f.size < LEAST_RUN else LEAST_ROWS
+    return _runs(f, min(2 * target.multiprocessors // wide, f.size // least))
 
 
 def beside_rows(

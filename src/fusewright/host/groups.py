@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Frame, OperandAxis, carried_axes, make_frame
-from fusewright.core.expr import Int
+from fusewright.core.expr import Int, mul
 from fusewright.core.instructions import INSTRUCTIONS
+from fusewright.fusion.held_lines import is_scanned, moved_line
 from fusewright.fusion.ir import (
     Alone,
     Broadcast,
@@ -340,9 +341,9 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
         case Take() | TakeAlong() if t.op.operands[0] in inside:
             is_strided = view_of(t.op.operands[0]) is not None
             return None if is_strided else "it gathers from a view that is not one by strides"
-        case IndexMap() if computed:
+        case IndexMap() if computed and not _reads_held_line(g, t):
             return "it reads a computed value at other places than it is computed at"
-        case Resize() if computed and g.reductions and _leaves_rows(t):
+        case Resize() if computed and g.reductions and (joins_parts(g, t) or _leaves_rows(t)):
             return None
         case Resize() if computed and not _only_pads(t.op):
             return "it crops a value that the same kernel computes"
@@ -350,7 +351,7 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it pads a value of a kernel with reductions or scans"
         case Concat() if computed and g.reductions:
             return "it joins values of a kernel with reductions or scans"
-        case Reshape() if computed and g.has_scans and not only_units(t):
+        case Reshape() if computed and g.has_scans and not (only_units(t) or joins_parts(g, t)):
             return "it reshapes a value of a kernel with scans"
         case Resize() if _only_pads(t.op):
             return None
@@ -358,6 +359,35 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
             return "it moves a value that is itself a move"
         case _:
             return None
+
+
+def joins_parts(g: FusionGroup, t: Tensor) -> bool:
+    """Whether a move makes lines of parts of them, which the kernel scans, or leaves out what the
+    last part has too many: loops over the parts come by all of its elements."""
+    (source,) = t.op.operands
+    if isinstance(t.op, Resize):
+        return is_crop(t) and isinstance(source.op, Reshape) and joins_parts(g, source)
+    if not isinstance(t.op, Reshape):
+        return False
+    for r in g.reductions:
+        cut = r.op.operands[0].op
+        if isinstance(r.op, Scan) and isinstance(cut, Parts) and source.shape == r.shape:
+            whole = mul(*source.shape[r.op.axis - 1 : r.op.axis + 1])
+            joined = (*source.shape[: r.op.axis - 1], whole, *source.shape[r.op.axis + 1 :])
+            return r.op.axis == cut.axes[0] + 1 and t.shape == joined
+    return False
+
+
+def _reads_held_line(g: FusionGroup, t: Tensor) -> bool:
+    """Whether a map reads other places of the lines that the kernel scans, which a block holds."""
+    axis, (source,) = moved_line(t), t.op.operands
+    scans = (r for r in g.reductions if isinstance(r.op, Scan))
+    lines = [g.axes[r][r.op.axis] for r in scans if isinstance(r.op, Scan)]
+    return (
+        axis is not None
+        and is_scanned(source, axis)
+        and g.graph.depends(g.axes[source][axis], lines)
+    )
 
 
 def _leaves_rows(t: Tensor) -> bool:

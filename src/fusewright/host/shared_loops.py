@@ -33,7 +33,7 @@ from fusewright.fusion.ir import (
     Tensor,
 )
 from fusewright.fusion.partitioning import held_of
-from fusewright.host.groups import Axes, FusionGroup, axes_of_source, only_units, tie
+from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
 
 LEAST_PARTS = 64
@@ -215,7 +215,7 @@ def _scan_problem(g: FusionGroup) -> str | None:
         return "a kernel sorts once, and with no scan or reduction"
     if any(isinstance(r.op, Reduce) for r in g.reductions):
         return "a scan stands in no kernel with reductions"
-    if any(_regroups(g, t) for t in g.members):
+    if any(_regroups(g, t) and not joins_parts(g, t) for t in g.members):
         return "a scan stands in no kernel that reshapes, pads or joins what it computes"
     first = _domain(g, g.reductions[0])
     if not all(coincide(g.graph, first, _domain(g, r)) for r in g.reductions[1:]):

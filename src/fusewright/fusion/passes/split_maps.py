@@ -17,6 +17,7 @@ from fusewright.core.expr import ONE, Expr, Int, Var, add, constant_value, mul, 
 from fusewright.core.sampling import Sampler
 from fusewright.core.substitution import substitute
 from fusewright.fusion import build
+from fusewright.fusion.held_lines import is_scanned, moved_line
 from fusewright.fusion.ir import Fusion, IndexMap, Input, Reduce, Scan, Tensor
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 from fusewright.fusion.passes.rebuild import rebuild
@@ -45,13 +46,17 @@ def split_maps(fusion: Fusion) -> Fusion:
 
     rewrite:  x[(i + k) % n]  ->  concat(x[k:], x[:k])
     checks:   few pieces, most of it in a long one that runs forward and that words do not fit yet;
-              no reduction or scan needs the value, as its rows are read in its own order
+              no reduction or scan needs the value, as its rows are read in its own order, and it
+              reads no lines that the kernel which scans them holds
     order:    behind fold_moves and hoist_moves, which compose maps; before the cut
     """
     reduced = _below_reductions(fusion)
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if not isinstance(t.op, IndexMap) or t in reduced:
+            return None
+        line = moved_line(t)
+        if line is not None and is_scanned(t.op.operands[0], line):
             return None
         by = map_of(t)
         return None if by is None else _joined(operands[0], by)

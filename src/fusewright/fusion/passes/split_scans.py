@@ -3,8 +3,8 @@
     scan(x)  ->  fn(exclusive scan of the parts' totals, scan of each part)
 
 The totals are a reduction of their own, so that x is read twice and the result stored once. Where
-no number of parts near the wanted one divides the line, the scans of the padded parts are stored,
-and what comes before each of them is added where the padding is cut off.
+no number of parts near the wanted one divides the line, the last part is padded, and the kernel of
+the scans leaves out what that makes too many.
 """
 
 from __future__ import annotations

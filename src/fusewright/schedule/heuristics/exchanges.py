@@ -40,7 +40,7 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
     between_blocks: dict[int, float] = {}
     for s in flow.stages:
         depth = max((depths[o] for o in s.operands), default=0)
-        among = _threads_of(flow, s)
+        among = exchange_threads(flow, s)
         if among:
             depth += 1
             times, barriers = _trips(flow, s), 1
@@ -70,15 +70,15 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
     return Exchanges(sum(across.values()), alone, instructions, through_shared, crossing)
 
 
+def exchange_threads(flow: Dataflow, s: Stage) -> list[Loop]:
+    """The loops over threads that reduce or scan together; those of one thread are none."""
+    axes = _along(s) if s.is_reduction or isinstance(s.op, Scan) else ()
+    return [x for x in s.loops if x.parallel.is_thread and flow.graph.depends(x.axis, axes)]
+
+
 def _along(s: Stage) -> tuple[AxisClass, ...]:
     """The axes that a stage reduces, or the one that it scans."""
     return (s.frame.output[s.op.axis],) if isinstance(s.op, Scan) else s.frame.reduced
-
-
-def _threads_of(flow: Dataflow, s: Stage) -> list[Loop]:
-    """The loops over threads that reduce or scan together."""
-    axes = _along(s) if s.is_reduction or isinstance(s.op, Scan) else ()
-    return [x for x in s.loops if x.parallel.is_thread and flow.graph.depends(x.axis, axes)]
 
 
 def _trips(flow: Dataflow, s: Stage) -> float:

@@ -46,6 +46,13 @@ STEADY = 0.9
 """Of the steps from one sampled block to the next, those of one speed where blocks walk through an
 array from its start to its end. Where they go along an outer axis first, up to 0.76 have one."""
 
+HALF_FILLED = 2.3
+"""What a byte of a line takes that writes fill by halves of sectors, over one that the second-level
+cache gives: vectors of 16 bytes every 32, 48, 64 and 128 bytes took 2.4, 3.7, 3.0 and 6.4 times as
+long as side by side, 4.6 TB/s, where the cache gives 10.6 (one H200, 2026-11-26). Columns of 4-byte
+integers whose sums have 8 bytes, four a thread, are scanned in 124 us, two a thread in 81, for 74
+of a copy (one H100)."""
+
 Points = npt.NDArray[Any]
 
 
@@ -283,10 +290,7 @@ def _counted(
 
 def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float:
     """Bytes of the sectors of a warp's writes that it does not write, in the mean; of a write that
-    fills no more than half of its sectors those of the whole lines, which take as long as if they
-    were written: vectors of 16 bytes every 32, 48, 64 and 128 bytes took 2.4, 3.7, 3.0 and 6.4
-    times as long as side by side (one H200, 2026-11-26), and rows of 36 bytes, four a thread, 3.1
-    times what their sectors would (one H100)."""
+    fills no more than half of its sectors what whole lines take, `HALF_FILLED` times as long."""
     if a.tensor is not a.stage:
         return 0.0
     total = 0.0
@@ -294,7 +298,8 @@ def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float
         asked = _distinct(address, active, SECTOR_NBYTES) * SECTOR_NBYTES
         own = a.tensor.dtype.nbytes * float(active.sum()) / len(active)
         lines = _distinct(address, active, LINE_NBYTES) * LINE_NBYTES
-        total += lines - asked if 2 * own <= asked else max(0.0, asked - own)
+        is_half = 2 * own <= asked
+        total += HALF_FILLED * lines - asked if is_half else max(0.0, asked - own)
     return total
 
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
-from fusewright.fusion.ir import Scan
+from fusewright.fusion.ir import IndexMap, Scan
+from fusewright.memory import Memory
 from fusewright.schedule.block_scan import block_scan
-from fusewright.schedule.edits import set_loops
+from fusewright.schedule.copies import copy_after
+from fusewright.schedule.edits import set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics import staged_rows
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, distinct
@@ -32,7 +34,6 @@ from fusewright.schedule.heuristics.common import (
 from fusewright.schedule.heuristics.reduction_facts import widest_vectors
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
-    power_of_two,
     threads_along,
 )
 from fusewright.schedule.heuristics.space import joined_axes
@@ -42,6 +43,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
+    LINE_NBYTES,
     MAX_THREADS_PER_BLOCK,
     MAX_VECTOR_NBYTES,
     SECTOR_NBYTES,
@@ -71,8 +73,9 @@ for rows of 5001 floats, 128 us for a copy: 203 with four, 142 with two, 220 wit
 class ScanPlan:
     """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
     for all of them), threads along the line, lines that threads of a block begin side by side,
-    whether these go through shared memory, lines of a thread, and whether lines are neighbours in
-    the results but not in what is read: the run of a thread is then what a vector reads."""
+    whether these go through shared memory, lines of a thread, whether lines are neighbours in
+    the results but not in what is read: the run of a thread is then what a vector reads; and the
+    lines of a block that lie further apart than those side by side."""
 
     inner: bool
     vector: int
@@ -82,6 +85,7 @@ class ScanPlan:
     is_staged: bool = False
     own: int = 1
     is_across: bool = False
+    apart: int = 1
 
     @property
     def candidate(self) -> Candidate[ScanPlan]:
@@ -101,6 +105,7 @@ class ScanPlan:
             ("along", self.along),
             ("beside", self.beside),
             *((("own", self.own),) if self.own > 1 else ()),
+            *((("apart", self.apart),) if self.apart > 1 else ()),
         )
         return Candidate(what, Params(f"scan_{kind}", values), self)
 
@@ -113,6 +118,7 @@ class ScanScheduler:
         self._target = target
         self._loads = cache_inputs(flow)
         self._scans = [s for s in flow.stages if isinstance(s.op, Scan)]
+        self._held = _hold_moved(flow)
         reference = self._scans[0]
         assert isinstance(reference.op, Scan)
         self._axis = reference.op.axis
@@ -121,16 +127,28 @@ class ScanScheduler:
         self._nbytes = reference.operands[0].dtype.nbytes
         self._has_runs = (line.extent.interval[0] or 0) > 0
         self._length, self._lines = estimate(line.extent), numel(reference.shape)
+        self._run = -(-self._length // -(-self._length // RUN)) if self._length else RUN
         self._lines //= max(self._length, 1)
         self._inner = kept is None or _is_fast(flow, line)
-        self._vector = widest_vectors(flow, reference, kept, Loop(line), inner=self._inner).whole
+        found = widest_vectors(flow, reference, kept, Loop(line), inner=self._inner).whole
+        self._vector = min(found, _widest_store(flow, reference))
         beside = by_stride(flow, _kept_axes(reference, self._axis))
         axes = joined_axes(flow, reference, beside, [Loop(line)])
         self._neighbours = estimate(axes[-1].axis.extent) if axes else 1
+        self._held_nbytes = self._length * sum(s.dtype.nbytes for s in self._held)
 
     def candidates(self) -> Iterator[Listed[ScanPlan]]:
         """As many threads along a line as it takes, then fewer and more."""
-        yield from distinct(p.candidate for p in self._plans())
+        yield from distinct(p.candidate for p in self._plans() if self._has_room(p))
+
+    def _has_room(self, plan: ScanPlan) -> bool:
+        """Whether a block holds the lines that are read at other places of theirs."""
+        lines = plan.beside * plan.apart * plan.own * (1 if plan.inner else plan.vector)
+        held = self._held_nbytes
+        return not held or (
+            lines * held <= self._target.shared_nbytes_of_one
+            and not (plan.is_staged or plan.is_across)
+        )
 
     def _plans(self) -> Iterator[ScanPlan]:
         """Rows of which a thread holds one, and that no vector divides, go through shared memory
@@ -148,6 +166,8 @@ class ScanScheduler:
             yield from self._rows() if self._inner else self._columns()
         if self._has_runs and self._inner and not _is_fast_in_results(self.flow, self._line):
             yield from self._across()
+        if self._has_runs and not self._inner and _is_fast_in_results(self.flow, self._line):
+            yield from self._along_results()
         yield from self._alone()
         if is_short and not comes_first:
             yield staged
@@ -174,29 +194,63 @@ class ScanScheduler:
         first, _ = threads_along(self._length, run, most=ALONG if fills else MAX_ALONG)
         for along in (first, first // 2, 2 * first):
             if 1 <= along <= MAX_ALONG:
-                beside = max(1, min(THREADS // along, self._lines))
+                beside = self._lines_of_block(max(1, min(THREADS // along, self._lines)), 1, 1)
                 yield ScanPlan(True, self._vector, run, along, beside)
 
     def _columns(self) -> Iterator[ScanPlan]:
-        """A warp side by side, as many down the block as fill it; fewer where columns abound, and
-        twice as many where blocks are so few that multiprocessors have threads for them: a block
-        then takes half the steps, of which each waits for memory and for the exchange. Not more
-        side by side than lines are neighbours in memory, and fewer, as long as they fill a sector,
-        where blocks would be too few for the multiprocessors."""
+        """A warp side by side, as many down the block as fill it, and twice as many where blocks
+        are so few that multiprocessors have threads for them: a block then takes half the steps, of
+        which each waits for memory and for the exchange. Not more side by side than lines are
+        neighbours in memory, and fewer, as long as they fill a sector, where blocks would be too
+        few for the multiprocessors. Of neighbours that fill no sector a thread takes one element,
+        so that threads along the line fill them."""
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
-        side = min(side, power_of_two(-(-self._neighbours // self._vector)))
+        side = min(side, -(-self._neighbours // self._vector))
         least = min(side, max(1, SECTOR_NBYTES // (self._vector * self._nbytes)))
         while side > least and self._lines < self._vector * side * self._target.multiprocessors:
-            side //= 2
-        down = max(1, min(THREADS // side, -(-self._length // RUN)))
-        crowded = self._lines >= self._vector * side * self._target.multiprocessors * 16
-        for along in (down // 4, down) if crowded else (down, down // 2):
+            side = max(least, side // 2)
+        side = self._lines_of_block(side, least, self._vector)
+        threads = self._threads_of_block(side)
+        if self._neighbours * self._nbytes < SECTOR_NBYTES and self._length * side <= threads:
+            yield self._block(1, self._length, side)
+        down = max(1, min(threads // side, -(-self._length // self._run)))
+        for along in (down, down // 2):
             if along >= 1:
-                yield ScanPlan(False, self._vector, RUN, along, side)
+                yield self._block(self._run, along, side)
         blocks = -(-self._lines // (self._vector * side))
         room = self._target.threads_per_sm * self._target.multiprocessors // blocks
-        if 2 * down * side <= min(room, MAX_THREADS_PER_BLOCK) and 2 * RUN * down <= self._length:
-            yield ScanPlan(False, self._vector, RUN, 2 * down, side)
+        if (
+            2 * down * side <= min(room, MAX_THREADS_PER_BLOCK)
+            and 2 * self._run * down <= self._length
+        ):
+            yield self._block(self._run, 2 * down, side)
+
+    def _threads_of_block(self, beside: int) -> int:
+        """Threads of a block; more where a multiprocessor has room for few that hold lines."""
+        threads, target = THREADS, self._target
+        held = self._held_nbytes * beside * self._vector
+        while held and 2 * threads <= MAX_THREADS_PER_BLOCK:
+            if target.shared_nbytes_per_sm // held * threads >= target.threads_per_sm:
+                break
+            threads *= 2
+        return threads
+
+    def _block(self, run: int, along: int, beside: int) -> ScanPlan:
+        """A block of so many threads along a line and side by side. Where these are few, others
+        take lines that lie further apart, as long as blocks fill the multiprocessors."""
+        others = self._lines // (self._vector * beside * self._target.multiprocessors)
+        apart = max(1, min(THREADS // (2 * along * beside), others))
+        if self._held_nbytes:
+            apart = self._lines_of_block(apart, 1, self._vector * beside)
+        return ScanPlan(False, self._vector, run, along, beside, apart=apart)
+
+    def _lines_of_block(self, beside: int, least: int, vector: int) -> int:
+        """Fewer lines side by side, but at least so many, where a block would have to hold more
+        than leaves room for another one."""
+        room = self._target.shared_nbytes_of_several // vector
+        while beside > least and beside * self._held_nbytes > room:
+            beside = -(-beside // 2)
+        return beside
 
     def _across(self) -> Iterator[ScanPlan]:
         """Lines of which each lies in a row of its own, side by side in the threads of a warp as
@@ -207,6 +261,17 @@ class ScanScheduler:
         for along in (down, 2 * down, down // 2):
             if along >= 1:
                 yield ScanPlan(False, 1, run, along, side, is_across=True)
+
+    def _along_results(self) -> Iterator[ScanPlan]:
+        """Lines side by side in what is read, of which each is a row of the results: threads of a
+        warp store vectors of a row, and those of a block find what they read of a line of memory
+        in the cache."""
+        side = min(LINE_NBYTES // self._nbytes, self._neighbours)
+        run = _widest_store(self.flow, self._scans[0])
+        most = max(1, min(THREADS // side, -(-self._length // run)))
+        for along in (most, most // 2):
+            if along >= 1:
+                yield ScanPlan(True, 1, run, along, side)
 
     def apply(self, plan: ScanPlan) -> bool:
         """Cuts the lines in runs, and binds the loops; False where lines do not lie one behind the
@@ -219,13 +284,29 @@ class ScanScheduler:
         reference = self._scans[0]
         set_loops(flow, reference, _loops(flow, reference, self._axis, plan))
         transform_like(flow, reference, align=True)
-        if plan.run and (plan.vector > 1 or plan.inner or plan.is_across):
-            vectorize_accesses(flow, reference)
+        if plan.run:
+            has_columns = plan.vector > 1 and not plan.inner
+            vectorize_accesses(flow, reference, self._held if has_columns else ())
         inline_most(flow)
+        for s in self._held:
+            set_allocation(flow, s, self._in_memory_order(s, plan))
         if not plan.run:
             is_open = self._length * plan.own <= FEW_ELEMENTS_PER_THREAD
             load_first(flow, self._loads, inside=0 if is_open else 1)
         return True
+
+    def _in_memory_order(self, held: Stage, plan: ScanPlan) -> list[AxisClass]:
+        """The axes of lines that a block holds, those innermost along which neighbours lie in
+        global memory: so threads side by side access words side by side."""
+        own = [
+            x.axis
+            for i, x in enumerate(held.loops)
+            if x.parallel.is_thread or (i >= held.inline_depth and not x.parallel.is_block)
+        ]
+        line = held.frame.output[self._axis]
+        along = [c for c in own if self.flow.graph.depends(c, [line])]
+        beside = [c for c in own if c not in along]
+        return [*beside, *along] if plan.inner else [*along, *beside]
 
     def _apply_staged(self, plan: ScanPlan) -> bool:
         flow, reference = self.flow, self._scans[0]
@@ -264,10 +345,33 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
             lanes.append(vector)
         blocks, beside = split(flow, kept, plan.beside)
         side = Parallel.TIDY if plan.inner else Parallel.TIDX
-        out += [Loop(blocks.axis, Parallel.BIDX), Loop(beside.axis, side)]
+        if plan.apart > 1:
+            blocks, apart = split(flow, blocks, plan.apart)
+            out.append(Loop(apart.axis, Parallel.TIDZ))
+        out = [Loop(blocks.axis, Parallel.BIDX), *out, Loop(beside.axis, side)]
     down = Parallel.TIDX if plan.inner else Parallel.TIDY
     out += [trips, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
     return (*out, *lanes)
+
+
+def _widest_store(flow: Dataflow, reference: Stage) -> int:
+    """Lanes that a thread stores as one vector of every result: several would each fill halves of
+    sectors."""
+    size = numel(reference.shape)
+    large = [s.dtype.nbytes for s in flow.outputs if numel(s.shape) == size]
+    return MAX_VECTOR_NBYTES // max(large, default=1)
+
+
+def _hold_moved(flow: Dataflow) -> list[Stage]:
+    """Puts what is computed of scans and read at other places of its line into shared memory."""
+    behind: set[Stage] = set()
+    moved: dict[Stage, None] = {}
+    for s in flow.stages:
+        if isinstance(s.op, Scan) or not behind.isdisjoint(s.operands):
+            behind.add(s)
+        if isinstance(s.op, IndexMap) and s.operands[0] in behind:
+            moved[s.operands[0]] = None
+    return [copy_after(flow, p, memory=Memory.SHARED) for p in moved]
 
 
 def _kept_axes(s: Stage, axis: int) -> tuple[AxisClass, ...]:

@@ -29,7 +29,7 @@ from fusewright.fusion.ir import (
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
-from fusewright.schedule.heuristics.exchanges import exchanges_of
+from fusewright.schedule.heuristics.exchanges import exchange_threads, exchanges_of
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
 from fusewright.schedule.heuristics.requests import Request, requests, share_between
 from fusewright.schedule.heuristics.warp_work import warp_work
@@ -132,7 +132,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         cluster_exchanges=exchanges.between_blocks,
         lane_exchanges=exchanges.between_lanes,
         loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
-        registers=_registers(stages) + sum(w.registers for w in by_warps),
+        registers=_registers(flow, stages) + sum(w.registers for w in by_warps),
         instructions=CODE.start
         + exchanges.instructions
         + computing
@@ -390,16 +390,46 @@ def _loads(stages: Sequence[Stage]) -> float:
 # --- a thread -----------------------------------------------------------------------------------
 
 
-def _registers(stages: Sequence[Stage]) -> int:
-    """32-bit registers of a thread: what it loads stays there while the rest is made."""
+def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
+    """32-bit registers of a thread: what it loads stays there while the rest is made, and so does
+    what it scans of a run, and has summed of it, while threads exchange; where they do so in a
+    loop, the loads of its next trip are under way."""
     words: dict[Stage, int] = {}
+    held = _held_for_scans(flow)
     for s in stages:
         if s.memory is Memory.LOCAL:
+            kept = _trips(s, s.inline_depth) * s.dtype.nbytes
             for o in _reads(s):
-                kept = _trips(s, s.inline_depth) * s.dtype.nbytes
                 words[o] = max(words.get(o, 0), -(-kept // 4))
+                if held and _outer_trips(s) > 1:
+                    words[o] = -(-_trips(s) // _outer_trips(s) * s.dtype.nbytes // 4)
+            if s in held:
+                words[s] = _held_elements(flow, s) * -(-s.dtype.compute.nbytes // 4)
     wanted = CODE.registers + sum(words.values())
     return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
+
+
+def _held_for_scans(flow: Dataflow) -> set[Stage]:
+    """What scans among threads wait for with all of a run, and their results."""
+    found: set[Stage] = set()
+    waiting = [s for s in flow.stages if isinstance(s.op, Scan) and exchange_threads(flow, s)]
+    while waiting:
+        s = waiting.pop()
+        if s not in found and not s.is_input:
+            found.add(s)
+            waiting += s.operands
+    return found
+
+
+def _held_elements(flow: Dataflow, s: Stage) -> int:
+    """The elements of a value that a thread has together: those of unrolled loops that its readers
+    do not share; one at a time is counted with the code."""
+    own = [
+        x for x in s.loops[s.inline_depth :] if x.parallel in (Parallel.UNROLL, Parallel.VECTORIZE)
+    ]
+    kept = [x for x in own if not flow.graph.depends(x.axis, s.frame.reduced)]
+    count = math.prod(estimate(x.axis.extent) for x in kept)
+    return count if count > 1 else 0
 
 
 def _through_shared(s: Stage) -> float:
