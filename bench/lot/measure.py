@@ -164,21 +164,13 @@ def _peer(
 
             return ours
         case "eager":
-            return lambda: in_order(draw.program.fn(TorchSpace(), *arrays))
+            return lambda: draw.program.fn(TorchSpace(), *arrays)
         case "compile":
             space = TorchSpace()
-            compiled = torch.compile(lambda *a: in_order(draw.program.fn(space, *a)), dynamic=False)
+            compiled = torch.compile(lambda *a: draw.program.fn(space, *a), dynamic=False)
             return lambda: compiled(*arrays)
         case _:
             raise Absent(f"there is no peer {peer!r}; use compile, eager")
-
-
-def in_order(result: Any) -> Any:
-    """The results of a peer in the order of their axes, as ours are. Left to itself, torch stores a
-    function of a permuted array in that array's own order, which moves nothing."""
-    if isinstance(result, tuple):
-        return tuple(x.contiguous() for x in result)
-    return result.contiguous()
 
 
 def graphed(fn: Callable[[], Any], failures: dict[str, str], peer: str) -> Callable[[], Any]:
