@@ -257,7 +257,9 @@ def _fold_digit(
 
 def _in_one_division(e: Expr) -> Expr:
     """`(a//k + c)//b` as `(a + k*c)//(k*b)`."""
-    for t in parts_of(e.numerator)[1] if isinstance(e, FloorDiv) else ():
+    if not isinstance(e, FloorDiv):
+        return e
+    for t in parts_of(e.numerator)[1]:
         inner = t.atoms[0]
         if isinstance(inner, FloorDiv) and t.coefficient == len(t.atoms) == 1:
             rest = mul(add(e.numerator, mul(inner, -1)), inner.denominator)

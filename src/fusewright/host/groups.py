@@ -364,11 +364,11 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
 def joins_parts(g: FusionGroup, t: Tensor) -> bool:
     """Whether a move makes lines of parts of them, which the kernel scans, or leaves out what the
     last part has too many: loops over the parts come by all of its elements."""
+    if not isinstance(t.op, Resize | Reshape):
+        return False
     (source,) = t.op.operands
     if isinstance(t.op, Resize):
         return is_crop(t) and isinstance(source.op, Reshape) and joins_parts(g, source)
-    if not isinstance(t.op, Reshape):
-        return False
     for r in g.reductions:
         cut = r.op.operands[0].op
         if isinstance(r.op, Scan) and isinstance(cut, Parts) and source.shape == r.shape:

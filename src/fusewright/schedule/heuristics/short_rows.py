@@ -126,7 +126,7 @@ class ShortRowsPlanner:
             yield Refused("whole rows in registers of a thread", why)
         full = MAX_VECTOR_NBYTES // max(self._nbytes)
         is_one_run = self._outer is None and self._inner is not None
-        if is_one_run and full % self._length and self._problem(staged_rows.LONGEST) is None:
+        if is_one_run and self._problem(staged_rows.LONGEST) is None and full % self._length:
             yield ShortRows(1, full, self._length, is_staged=True).candidate
 
     def _problem(self, longest: int) -> str | None:
