@@ -98,9 +98,9 @@ class PartitionFacts:
         kept = math.prod(sizes) // math.prod(lengths)
         inputs = inputs_behind(source, lambda t: t.op.operands)
         strides: Mapping[int, int] = {a: math.prod(sizes[a + 1 :]) for a in range(len(sizes))}
-        if inputs and all(a in inputs[0].apart for a in axes):
+        if inputs and all(a in inputs[0].apart for a in axes if sizes[a] > 1):
             strides = inputs[0].apart
-        apart = min(strides[a] for a in axes)
+        apart = min((strides[a] for a in axes if sizes[a] > 1), default=math.prod(sizes))
         beside = math.prod(sizes[a] for a, n in strides.items() if a not in axes and n < apart)
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
@@ -197,7 +197,8 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
         return None
     cached = f.total * f.nbytes <= target.calibration.cached_share * target.l2_nbytes
     side_by_side = (LINE_NBYTES if cached else BYTES_PER_ROW) // f.nbytes
-    blocks = f.kept if by_rows else -(-f.kept // min(side_by_side, f.beside))
+    columns = side_by_side if f.is_crossed else min(side_by_side, f.beside)
+    blocks = f.kept if by_rows else -(-f.kept // columns)
     least = LEAST_RUN if by_rows else LEAST_ROWS
     beside = 1 if by_rows else max(1, side_by_side // f.kept)
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)

@@ -14,11 +14,13 @@ several lines.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
+from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Take, TakeAlong
 from fusewright.memory import Memory
 from fusewright.schedule.copies import copy_after
@@ -237,14 +239,18 @@ def _bring(
     *,
     is_turned: bool,
 ) -> bool:
-    """Lets all threads of a block bring its lines, in the widest vectors that memory has; False
-    where those that stand across have no vectors of 16 bytes."""
+    """Lets all threads of a block bring its lines, in the widest vectors that memory has and that
+    fill the tile; False where those that stand across have no vectors of 16 bytes."""
     (block, lines), (far, tile), graph = around, pair, flow.graph
     own = [c for c in far.frame.output if not graph.depends(c, [block.axis, lines])]
     line = merge_all(flow, [Loop(c) for c in own])
     place = lines if line is None else graph.merge(lines, line.axis)
     walk = graph.merge(line.axis, lines) if is_turned and line is not None else place
     width = MAX_VECTOR_NBYTES // far.dtype.nbytes
+    if not is_turned:
+        width = math.gcd(width, estimate(walk.extent))
+    elif estimate(walk.extent) % width:
+        return False
     while True:
         vectors, lanes = graph.split(walk, width)
         trips, threads = graph.split(vectors, plan.threads)
