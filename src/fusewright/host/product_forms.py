@@ -47,7 +47,8 @@ LEAST_EXTENT = 2
 reads both at the speed of memory."""
 EXCHANGED = 1.02
 """How much faster a product of many rows has to be predicted with its operands exchanged: one
-formula gives both times, so that most of what it is off by cancels."""
+formula gives both times, so that most of what it is off by cancels. It has to save a launch, too:
+an exchanged result is not written into a join."""
 FILLED = 4
 """Tiles for each multiprocessor of a product that is not cut in slices: a part of the last round is
 less than what its slices leave to be summed."""
@@ -393,8 +394,9 @@ def _placed_us(sizes: Sizes, outputs: int, target: Target) -> tuple[float, bool]
     if not outputs:
         nbytes = float32.nbytes * sizes.batch * sizes.rows * sizes.columns
         other += target.calibration.across_weight * nbytes / target.memory_nbytes_per_us
-    margin = 1.0 if sizes.rows <= MMA_ROWS else EXCHANGED
-    return (other, True) if margin * other < own else (own, False)
+    few = sizes.rows <= MMA_ROWS
+    least = other if few else max(EXCHANGED * other, other + target.calibration.launch_us)
+    return (other, True) if least < own else (own, False)
 
 
 def _exchanged(sizes: Sizes) -> Sizes:
