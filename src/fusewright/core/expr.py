@@ -260,8 +260,7 @@ def _in_one_division(e: Expr) -> Expr:
     if not isinstance(e, FloorDiv):
         return e
     for t in parts_of(e.numerator)[1]:
-        inner = t.atoms[0]
-        if isinstance(inner, FloorDiv) and t.coefficient == len(t.atoms) == 1:
+        if isinstance(inner := t.atoms[0], FloorDiv) and t.coefficient == len(t.atoms) == 1:
             rest = mul(add(e.numerator, mul(inner, -1)), inner.denominator)
             return floordiv(add(inner.numerator, rest), mul(e.denominator, inner.denominator))
     return e

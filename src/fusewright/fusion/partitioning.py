@@ -104,7 +104,8 @@ class PartitionFacts:
         beside = math.prod(sizes[a] for a, n in strides.items() if a not in axes and n < apart)
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
-        whole = [b for b in inputs if b.fast is not None and _is_whole(b.source, source)]
+        sized = {a for a, n in enumerate(sizes) if n > 1}
+        whole = [b for b in inputs if b.fast is not None and sized <= b.apart.keys()]
         is_crossed = len({b.fast in axes for b in whole}) > 1
         return PartitionFacts(lengths, kept, apart, beside, nbytes, inner, is_crossed)
 
@@ -156,12 +157,7 @@ def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:
 
 def large_inputs(t: Tensor) -> set[Tensor]:
     """The inputs behind a value that have as many elements."""
-    return {x for x in inputs_of(t) if _is_whole(x, t)}
-
-
-def _is_whole(x: Tensor, t: Tensor) -> bool:
-    """Whether an input has as many elements as a value that it is behind."""
-    return _numel(x) == _numel(t)
+    return {x for x in inputs_of(t) if _numel(x) == _numel(t)}
 
 
 def inputs_of(t: Tensor) -> list[Tensor]:
