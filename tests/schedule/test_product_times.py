@@ -222,6 +222,19 @@ def test_an_operand_that_lies_across_has_tiles_of_whole_panels() -> None:
     assert first(fw.matmul).columns % 64 == 0
 
 
+def test_of_sums_that_leave_the_accumulators_wider_tiles_come_first() -> None:
+    """Tiles of 128 columns are predicted 0.99 times as long, and took 1.12 times."""
+    operands = [fw.TensorSpec((n, 8192), "float8_e4m3") for n in (8193, 8192)]
+
+    def product(x: Any, w: Any) -> Any:
+        sums = fw.matmul(fw.astype(x, "float32"), fw.astype(w, "float32").T)
+        return fw.astype(sums, "bfloat16")
+
+    (kernel,) = fw.compile(fw.trace(product, *operands)).kernels
+    assert kernel.heuristic is not None
+    assert dict(kernel.heuristic.values)["tile"] == "128x192x128"
+
+
 @pytest.mark.parametrize(("columns", "staged"), [(224, 112), (208, 208), (208, 0), (176, 176)])
 @pytest.mark.parametrize("shape", [(200, 424, 328), (130, 240, 1032)])
 def test_tiles_of_other_widths(columns: int, staged: int, shape: tuple[int, int, int]) -> None:

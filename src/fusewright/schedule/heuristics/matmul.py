@@ -46,6 +46,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.products import (
     axis_problem,
+    is_promoted,
     lies_across,
     lines_of_row,
     strided_operand,
@@ -58,6 +59,10 @@ REPEATED = 1.01
 """Predicted times within this factor count as equal, as measured ones do: of 5121 x 5120 x 5120 and
 1025 x 28672 x 4096 plans that were predicted 1.02 to 1.05 times as long, of fewer lines, took 1.03
 to 1.07 times as long (one H100, 2026-11-26)."""
+PROMOTED = 1.05
+"""The same where sums leave the accumulators on the way, which makes narrow tiles slower than they
+are predicted: of 8193 x 8192 x 8192 in 8 bits tiles of 128 x 128 took 1.12 times those of 128 x 192
+and were predicted 0.99 times (one H100, 2026-11-26)."""
 MAX_COMPUTING = 2
 """Warpgroups that do more with their sums than convert them and leave them to boxes: the registers
 of three hold little beside sums of 192 x 192 (NVRTC 13.0 spills 28 bytes for guarded stores of TT
@@ -155,7 +160,8 @@ class MatmulScheduler:
         ordered = sorted(plans, key=lambda p: us[p])
         if not ordered:
             return []
-        near = REPEATED if ordered[0].cluster_size == 1 else 1.0
+        alone = PROMOTED if is_promoted(sizes.itemsize) else REPEATED
+        near = alone if ordered[0].cluster_size == 1 else 1.0
         alike = [p for p in ordered if us[p] <= near * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}
         memory = {p: memory_nbytes(sizes, p, target) for p in alike}
