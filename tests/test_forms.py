@@ -66,11 +66,16 @@ def test_kernels_agree_with_the_oracle(fn: Any, shape: tuple[int, int]) -> None:
 def test_what_is_predicted_to_be_slower_is_not_taken() -> None:
     """Short rows of odd length go through shared memory, but not where they are computed again for
     the row behind: that pays for longer ones only."""
-    sizes = ((500000, 11), (500000, 33), (4096, 4096))
-    forms = [
-        chosen_form(fw.trace(mixed_with_the_row_before, S(n, "bfloat16")), TARGET) for n in sizes
-    ]
-    assert [len(f.formation.groups) for f in forms] == [2, 2, 1]
+    sizes = ((500000, 11), (4096, 4096))
+    short, long = (fw.trace(mixed_with_the_row_before, S(n, "bfloat16")) for n in sizes)
+    assert len(chosen_form(short, TARGET).formation.groups) == 2
+    assert len(chosen_form(long, TARGET).formation.groups) == 1
+
+
+def test_a_kernel_takes_the_next_way_where_the_first_does_not_fit() -> None:
+    """Rows through shared memory are refused beside those in front of them; lanes share a row."""
+    program = fw.compile(fw.trace(mixed_with_the_row_before, S((500000, 33), "bfloat16")))
+    assert schedulers(program) == ["inner_persistent"]
 
 
 def scaled_rows(x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def test_what_torch_finds_and_cannot_be_read_is_traced_again(
     net = Net()
     first = step(net, Process(net).run)
 
-    def damaged(content: bytes, mode: Any) -> Any:
+    def damaged(content: str, mode: Any) -> Any:
         raise ValueError("damaged")
 
     monkeypatch.setattr(kept_graphs, "unpacked", damaged)
@@ -166,7 +167,22 @@ def graph_of(fn: Callable[..., Any], *args: Any) -> Any:
     return module.graph
 
 
-def test_bytes_hold_calls_and_types() -> None:
+def test_what_is_no_operator_is_not_packed() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: x + 1).graph
+    with pytest.raises(ValueError, match="built-in function add"):
+        kept_graphs.packed(graph)
+
+
+def test_an_entry_is_text() -> None:
+    """Reading what is on disk makes tensors and operators, and runs nothing else."""
+    graph = graph_of(lambda x: x[1:, None] * 1e-3, torch.ones(4, 3))
+    rows = json.loads(kept_graphs.packed(graph))
+    assert all(isinstance(row, list) for row in rows)
+    with pytest.raises(KeyError, match="system"):
+        kept_graphs.unpacked(json.dumps([["list", ["function", "system"]]]), FakeTensorMode())
+
+
+def test_text_holds_calls_and_types() -> None:
     def fn(x: Any, y: Any) -> Any:
         z = torch.ops.aten.cat.default([x.t()[1:], y.to(torch.bfloat16).float()], 0)
         parts = torch.ops.aten.split.Tensor(z, 3, 1)
@@ -193,7 +209,7 @@ def test_bytes_hold_calls_and_types() -> None:
 
 def test_a_graph_with_a_tensor_of_its_own_is_not_packed() -> None:
     held = torch.arange(4.0)
-    graph = torch.fx.symbolic_trace(lambda x: x + 1).graph
+    graph = graph_of(lambda x: x + 1, torch.ones(4))
     (call,) = (n for n in graph.nodes if n.op == "call_function")
     call.args = (call.args[0], held)
     with pytest.raises(ValueError, match="an example is a Tensor"):

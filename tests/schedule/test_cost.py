@@ -25,7 +25,6 @@ from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, decide, rate
-from fusewright.schedule.heuristics.requests import HALF_FILLED
 from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
 
@@ -456,7 +455,7 @@ def test_a_window_finds_near_rows_in_the_cache(rows: int, columns: int, again: b
 
 def test_what_one_thread_writes_for_all_is_counted_once() -> None:
     """Sums of rows by 16 threads each: of a row's threads one writes, four bytes of a sector, which
-    takes as long as the whole line would."""
+    takes as long as the other three of the line would."""
     (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((1 << 16, 512), "float32"))
     for c in rate(segment.dataflow(), TARGET):
         if isinstance(c, Rated):
@@ -464,9 +463,7 @@ def test_what_one_thread_writes_for_all_is_counted_once() -> None:
             schedule_group(flow, TARGET, c.params)
             (written,) = [a for a in work_of(flow, c.params).arrays if a.is_written]
             assert sum(written.requested) <= 32 * (1 << 16)
-            assert written.unfilled == pytest.approx(
-                sum(written.requested) * (4 * HALF_FILLED - 1), rel=0.01
-            )
+            assert written.unfilled == pytest.approx(sum(written.requested) * 3, rel=0.01)
 
 
 def test_what_others_may_spare_is_no_part_of_the_bound() -> None:

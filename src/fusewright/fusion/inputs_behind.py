@@ -74,6 +74,13 @@ def inputs_behind(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]
     return sorted(found.values(), key=lambda b: (b.fast is None, -numel_estimate(b.source.shape)))
 
 
+def whole_inputs(t: V, operands: Callable[[V], Sequence[V]]) -> list[Behind[V]]:
+    """The inputs behind a value that vary along all of its axes; one of which a part is read and
+    repeated is none, however large it is."""
+    sized = {a for a, e in enumerate(t.shape) if e != ONE}
+    return [b for b in inputs_behind(t, operands) if b.fast is not None and sized <= b.apart.keys()]
+
+
 def holds_fast_axis(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[V]]) -> bool:
     """Whether the fast axis, in the memory of the largest input behind a value, is one of these
     axes of the value. A value that no input is behind is in C order."""

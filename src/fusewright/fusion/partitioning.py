@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, constant_value
-from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind
+from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind, whole_inputs
 from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.persistent_rows import Held
@@ -104,9 +104,9 @@ class PartitionFacts:
         beside = math.prod(sizes[a] for a, n in strides.items() if a not in axes and n < apart)
         nbytes = min((x.dtype.nbytes for x in large_inputs(source)), default=source.dtype.nbytes)
         inner = holds_fast_axis(source, axes, lambda t: t.op.operands)
-        sized = {a for a, n in enumerate(sizes) if n > 1}
-        whole = [b for b in inputs if b.fast is not None and sized <= b.apart.keys()]
-        is_crossed = len({b.fast in axes for b in whole}) > 1
+        is_crossed = (
+            len({b.fast in axes for b in whole_inputs(source, lambda t: t.op.operands)}) > 1
+        )
         return PartitionFacts(lengths, kept, apart, beside, nbytes, inner, is_crossed)
 
     @property

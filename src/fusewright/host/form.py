@@ -35,6 +35,7 @@ from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
+    MAX_RECOMPUTED,
     FusionGroup,
     Reason,
     add,
@@ -55,10 +56,6 @@ from fusewright.schedule.heuristics.common import SMALL
 
 MAX_VISITS = 64
 """Groups that are looked at before a cycle is assumed: formation stays linear in the ops."""
-MAX_RECOMPUTED = 12
-"""Ops that a kernel would rather repeat than read the result of: with four instructions each they
-are the 48 that a multiprocessor issues while memory brings an element of 4 bytes (`regroupings`).
-"""
 SAVED_TRIPS = 2
 """Trips to memory that a value makes which is not repeated: it is written, and read again."""
 MAX_SUMS = 4

@@ -38,8 +38,10 @@ from fusewright.fusion.sizes import numel_estimate
 from fusewright.host.products import view_of
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
-MAX_AGAIN = 12
-"""Members that are made again for a reader that finds a value at another place."""
+MAX_RECOMPUTED = 12
+"""Ops that a kernel would rather repeat than read the result of, or meet it at another place: with
+four instructions each they are the 48 that a multiprocessor issues while memory brings an element
+of 4 bytes (`regroupings`)."""
 MAX_OPS = 96
 MAX_OPERANDS = 24
 """Values that a kernel reads, and places that it may have to choose an element from."""
@@ -275,7 +277,7 @@ def _is_made_again(g: FusionGroup, o: Tensor, reader: Tensor) -> bool:
         t = stack.pop()
         if t in found or t not in g.members:
             continue
-        if isinstance(t.op, Reduce | Scan | Sort | MatMul | Concat) or len(found) == MAX_AGAIN:
+        if isinstance(t.op, Reduce | Scan | Sort | MatMul | Concat) or len(found) == MAX_RECOMPUTED:
             return False
         if isinstance(t.op, Pointwise) and numel_estimate(t.shape) < count:
             repeated += INSTRUCTIONS.get(t.op.fn, (1.0, 1.0))[0]

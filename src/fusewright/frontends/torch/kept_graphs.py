@@ -2,9 +2,9 @@
 
 torch keeps what AOTAutograd makes of a function, views, mutations and the cut between forward and
 backward, where each compiler returns an `OutputCode` that can be stored. Ours stores the graph as
-AOTAutograd gave it; its programs have a cache of their own (`stored_programs`), so that they are
-found again when the graph comes back. A backward graph is fused in its first call, as torch would
-do: it must exist when the forward graph is stored, and may never be called.
+AOTAutograd gave it, as text; its programs have a cache of their own (`stored_programs`), so that
+they are found again when the graph comes back. A backward graph is fused in its first call, as
+torch would do: it must exist when the forward graph is stored, and may never be called.
 
 Kept are graphs of plain sizes that call operators only; others are traced in every process.
 """
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
-import pickle
+import json
+import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from fusewright import knobs
 from fusewright.frontends.stored_programs import package_digest
@@ -48,7 +48,7 @@ class KeptGraph(OutputCode):  # type: ignore[misc]
         self._boxed_call = True  # of the object, since torch's wrappers copy what it has
         self._name = name
         try:
-            self._content: bytes | None = packed(module.graph)
+            self._content: str | None = packed(module.graph)
             self._why = ""
         except Exception as e:
             self._content, self._why = None, f"{type(e).__name__}: {e}"
@@ -124,92 +124,111 @@ def are_kept() -> bool:
     return known and knobs.CACHE.get() and _settings.enable_autograd_cache
 
 
-# --- bytes --------------------------------------------------------------------------------------
+# --- text ---------------------------------------------------------------------------------------
 
 
-def packed(graph: Any) -> bytes:
-    """A graph with its example values as bytes. Raises ValueError, or what pickle raises, for one
-    that is more than calls of operators on tensors of plain sizes."""
-    nodes = list(graph.nodes)
-    file = io.BytesIO()
-    packer = _Packer(file, {n: k for k, n in enumerate(nodes)})
-    packer.dump(
-        [(n.op, n.name, n.target, n.args, n.kwargs, n.meta.get("val")) for n in nodes],
+def packed(graph: Any) -> str:
+    """A graph with its example values as text. Raises ValueError for one that is more than calls of
+    operators on tensors of plain sizes."""
+    numbers = {n: k for k, n in enumerate(graph.nodes)}
+    rows = (
+        (n.op, n.name, n.target, list(n.args), dict(n.kwargs), n.meta.get("val"))
+        for n in graph.nodes
     )
-    return file.getvalue()
+    return json.dumps([_told(list(row), numbers) for row in rows])
 
 
-def unpacked(content: bytes, mode: Any) -> Any:
+def unpacked(content: str, mode: Any) -> Any:
     """The module of a graph, whose example values are fake tensors of a mode."""
     graph = fx.Graph()
     nodes: list[Any] = []
-    for op, name, target, args, kwargs, value in _Unpacker(io.BytesIO(content), mode).load():
-
-        def known(x: Any) -> Any:
-            return nodes[x] if isinstance(x, _Number) else x
-
-        args, kwargs = fx.node.map_aggregate((args, kwargs), known)
-        node = graph.create_node(op, target, args, kwargs, name=name)
+    for row in json.loads(content):
+        op, name, target, args, kwargs, value = _read(row, nodes, mode)
+        node = graph.create_node(op, target, tuple(args), kwargs, name=name)
         if value is not None:
             node.meta["val"] = value
         nodes.append(node)
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-class _Number(int):
-    """The number of a node, in place of the node."""
+_FUNCTIONS = {"getitem": operator.getitem}
+"""What graphs call beside operators."""
 
 
-class _Packer(pickle.Pickler):
-    """Writes nodes by their numbers, operators by their names, and tensors by their types."""
+def _told(x: Any, numbers: Mapping[Any, int]) -> Any:
+    """What JSON has of a value: itself, or a list of its kind and what it is made of."""
+    kind = cast(type[Any], type(x))
+    if x is None or kind in (bool, int, str):
+        return x
+    if kind in (float, complex):
+        return [kind.__name__, *(part.hex() for part in (x.real, x.imag))]
+    if issubclass(kind, fx.Node):
+        return ["node", numbers[x]]
+    if issubclass(kind, tuple | list | slice):
+        parts = (x.start, x.stop, x.step) if kind is slice else x
+        name = next(n for n, of in _OF_PARTS.items() if issubclass(kind, of))
+        return [name, *(_told(v, numbers) for v in parts)]
+    if issubclass(kind, dict):
+        return ["dict", {str(k): _told(v, numbers) for k, v in x.items()}]
+    if issubclass(kind, torch._ops.OpOverload):
+        return ["operator", x.name()]
+    if issubclass(kind, torch.Tensor):
+        return ["tensor", *(_told(v, numbers) for v in _type_of(x))]
+    if issubclass(kind, torch.device):
+        return ["device", str(x)]
+    if issubclass(kind, torch.dtype | torch.layout | torch.memory_format):
+        return ["torch", str(x).removeprefix("torch.")]
+    if x in _FUNCTIONS.values():
+        return ["function", x.__name__]
+    raise ValueError(f"a graph has {x}, a {kind.__name__}")
 
-    def __init__(self, file: Any, numbers: Mapping[Any, int]) -> None:
-        super().__init__(file)
-        self._numbers = numbers
 
-    def persistent_id(self, obj: Any) -> Any:
-        """What stands for an object; None for one that pickle knows."""
-        if isinstance(obj, fx.Node):
-            return "node", self._numbers[obj]
-        if isinstance(obj, torch._ops.OpOverload):
-            return "operator", obj.name()
-        if isinstance(obj, torch.Tensor):
-            return "tensor", *_type_of(obj)
-        if isinstance(obj, torch.SymInt | torch.SymFloat | torch.SymBool):
-            raise ValueError("sizes are symbols")
-        if isinstance(obj, torch._ops.HigherOrderOperator):
-            raise ValueError(f"{obj} calls graphs")
-        return None
+def _read(x: Any, nodes: Sequence[Any], mode: Any) -> Any:
+    """The value of what `_told` says; tensors are fake ones of a mode."""
+    if not isinstance(x, list):
+        return x
+    what = cast(list[Any], x)
+    kind, rest = what[0], what[1:]
+    match kind:
+        case "float" | "complex":
+            real, imag = map(float.fromhex, rest)
+            return real if kind == "float" else complex(real, imag)
+        case "node":
+            return nodes[rest[0]]
+        case "dict":
+            return {k: _read(v, nodes, mode) for k, v in rest[0].items()}
+        case "operator":
+            space, name = rest[0].split("::")
+            packet, _, overload = name.partition(".")
+            return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+        case "device":
+            return torch.device(rest[0])
+        case "torch":
+            return getattr(torch, rest[0])
+        case "function":
+            return _FUNCTIONS[rest[0]]
+        case _:
+            parts = [_read(v, nodes, mode) for v in rest]
+            return _fake_tensor(parts, mode) if kind == "tensor" else _made_of(kind, parts)
+
+
+_OF_PARTS: Mapping[str, type] = {"list": list, "tuple": tuple, "slice": slice}
+
+
+def _made_of(kind: str, parts: list[Any]) -> Any:
+    return slice(*parts) if kind == "slice" else _OF_PARTS[kind](parts)
 
 
 def _type_of(value: Any) -> tuple[Any, ...]:
     if type(value) is not _fake.FakeTensor or value.layout is not torch.strided:
         raise ValueError(f"an example is a {type(value).__name__}")
-    sizes = (*value.shape, *value.stride(), value.storage_offset())
-    if not all(isinstance(n, int) for n in sizes):
-        raise ValueError("sizes are symbols")
-    return tuple(value.shape), value.stride(), sizes[-1], value.dtype, value.device
+    sizes = tuple(value.shape), value.stride(), value.storage_offset()
+    return *sizes, value.dtype, value.device
 
 
-class _Unpacker(pickle.Unpickler):
-    """Reads what `_Packer` writes."""
-
-    def __init__(self, file: Any, mode: Any) -> None:
-        super().__init__(file)
-        self._mode = mode
-
-    def persistent_load(self, pid: Any) -> Any:
-        """The object that something stands for."""
-        kind, *what = pid
-        if kind == "node":
-            return _Number(what[0])
-        if kind == "operator":
-            space, name = what[0].split("::")
-            packet, _, overload = name.partition(".")
-            found = getattr(getattr(torch.ops, space), packet)
-            return getattr(found, overload or "default")
-        shape, strides, offset, dtype, device = what
-        length = offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        with torch.no_grad():
-            memory = torch.empty(max(length, 0), dtype=dtype, device="meta")
-            return _fake.FakeTensor(self._mode, memory.as_strided(shape, strides, offset), device)
+def _fake_tensor(parts: Sequence[Any], mode: Any) -> Any:
+    shape, strides, offset, dtype, device = parts
+    length = offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    with torch.no_grad():
+        memory = torch.empty(max(length, 0), dtype=dtype, device="meta")
+        return _fake.FakeTensor(mode, memory.as_strided(shape, strides, offset), device)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fusewright.core.expr import ONE
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
-from fusewright.fusion.inputs_behind import in_memory_order, inputs_behind
+from fusewright.fusion.inputs_behind import in_memory_order, whole_inputs
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
@@ -164,15 +164,15 @@ def _short_run(t: Tensor) -> tuple[int, ...]:
 
 
 def _one_of_crossed(t: Tensor) -> tuple[int, ...]:
-    """The shortest axis of a reduction along which an input as large as its operand is fast and has
-    a sector of elements, where another one is fast along another reduced axis; none otherwise."""
+    """The shortest axis of a reduction along which an input with all axes of its operand is fast
+    and has a sector of elements, where another one is fast along another reduced axis; none
+    otherwise."""
     sizes = constant_shape(t.op.operands[0]) if isinstance(t.op, Reduce) else None
     if sizes is None or not isinstance(t.op, Reduce):
         return ()
     (source,) = t.op.operands
-    behind = inputs_behind(source, lambda v: v.op.operands)
-    large = [b for b in behind if math.prod(constant_shape(b.source) or ()) == math.prod(sizes)]
-    crossed = {b.fast: SECTOR_NBYTES // b.source.dtype.nbytes for b in large}
+    whole = whole_inputs(source, lambda v: v.op.operands)
+    crossed = {b.fast: SECTOR_NBYTES // b.source.dtype.nbytes for b in whole}
     axes = [a for a, n in crossed.items() if a in t.op.axes and sizes[a] >= n]
     return (min(axes, key=lambda a: sizes[a]),) if len(axes) > 1 else ()
 

@@ -255,7 +255,7 @@ def _repeats(s: Stage) -> bool:
     read once for the row, not for each of its elements, and by no loop over the row."""
     if not isinstance(s.op, Broadcast):
         return False
-    return numel(s.operands[0].shape) < numel(s.shape)
+    return s.operands[0].is_input and numel(s.operands[0].shape) < numel(s.shape)
 
 
 def _meets_others(flow: Dataflow, s: Stage) -> bool:

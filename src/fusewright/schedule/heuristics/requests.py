@@ -46,12 +46,13 @@ STEADY = 0.9
 """Of the steps from one sampled block to the next, those of one speed where blocks walk through an
 array from its start to its end. Where they go along an outer axis first, up to 0.76 have one."""
 
-HALF_FILLED = 2.3
-"""What a byte of a line takes that writes fill by halves of sectors, over one that the second-level
-cache gives: vectors of 16 bytes every 32, 48, 64 and 128 bytes took 2.4, 3.7, 3.0 and 6.4 times as
-long as side by side, 4.6 TB/s, where the cache gives 10.6 (one H200, 2026-11-26). Columns of 4-byte
-integers whose sums have 8 bytes, four a thread, are scanned in 124 us, two a thread in 81, for 74
-of a copy (one H100)."""
+HALF_FILLED = {False: 2.8, True: 1.8}
+"""What a byte of a line takes that vectors of 16 bytes fill by halves of sectors, over one that the
+second-level cache gives, by whether a sector is alone in its pair: vectors every 32, 48, 64 and 128
+bytes took 2.4, 3.7, 3.0 and 6.4 times as long as side by side, 4.6 TB/s, where the cache gives
+10.6: 2.8, 2.8, 1.7 and 1.8 (one H200, 2026-11-26, `fw.tune` of stores). Columns of 4-byte integers
+whose sums have 8 bytes, four a thread, are scanned in 124 us, two a thread in 81, for 74 of a copy;
+scans of four neighbours, every 64 bytes, take 37 us for 70 MB (one H100)."""
 
 Points = npt.NDArray[Any]
 
@@ -290,7 +291,9 @@ def _counted(
 
 def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float:
     """Bytes of the sectors of a warp's writes that it does not write, in the mean; of a write that
-    fills no more than half of its sectors what whole lines take, `HALF_FILLED` times as long."""
+    fills no more than half of its sectors those of the whole lines, which take as long as if they
+    were written: rows of 36 bytes, four a thread, 3.1 times what their sectors would (one H100); of
+    whole vectors `HALF_FILLED` times as long."""
     if a.tensor is not a.stage:
         return 0.0
     total = 0.0
@@ -298,8 +301,12 @@ def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float
         asked = _distinct(address, active, SECTOR_NBYTES) * SECTOR_NBYTES
         own = a.tensor.dtype.nbytes * float(active.sum()) / len(active)
         lines = _distinct(address, active, LINE_NBYTES) * LINE_NBYTES
-        is_half = 2 * own <= asked
-        total += HALF_FILLED * lines - asked if is_half else max(0.0, asked - own)
+        if 2 * own <= asked:
+            is_alone = _distinct(address, active, 2 * SECTOR_NBYTES) * SECTOR_NBYTES == asked
+            is_vector = a.tensor.dtype.nbytes * address.shape[-1] == MAX_VECTOR_NBYTES
+            total += (HALF_FILLED[is_alone] if is_vector else 1.0) * lines - asked
+        else:
+            total += max(0.0, asked - own)
     return total
 
 

@@ -246,10 +246,9 @@ def _bring(
     line = merge_all(flow, [Loop(c) for c in own])
     place = lines if line is None else graph.merge(lines, line.axis)
     walk = graph.merge(line.axis, lines) if is_turned and line is not None else place
-    width = MAX_VECTOR_NBYTES // far.dtype.nbytes
-    if not is_turned:
-        width = math.gcd(width, estimate(walk.extent))
-    elif estimate(walk.extent) % width:
+    full = MAX_VECTOR_NBYTES // far.dtype.nbytes
+    width = math.gcd(full, estimate(walk.extent))
+    if is_turned and width < full:
         return False
     while True:
         vectors, lanes = graph.split(walk, width)
