@@ -77,12 +77,13 @@ def _beside(gather: Tensor, o: Tensor) -> Tensor | None:
         pairs = enumerate(zip(o.shape, gather.shape, strict=True))
         if any(n != m for k, (n, m) in pairs if k != axis):
             return None
-        axes = o.op.axes
-    elif along is None:
-        places = (None,) * gather.op.operands[1].ndim
-        axes = (*o.op.axes[:axis], *places, *o.op.axes[axis + 1 :])
-    else:
-        return None
+        return build.value(gather.shape, o.dtype, Broadcast((source,), o.op.axes))
+    own = o.op.axes
+    if along is not None:  # the axis of one element goes, as the gather's own take its place
+        source = build.reshape("take", source, (*source.shape[:along], *source.shape[along + 1 :]))
+        own = tuple(a if a is None or a < along else a - 1 for a in own)
+    places = (None,) * gather.op.operands[1].ndim
+    axes = (*own[:axis], *places, *own[axis + 1 :])
     return build.value(gather.shape, o.dtype, Broadcast((source,), axes))
 
 
