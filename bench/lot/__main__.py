@@ -4,7 +4,9 @@ Method: the seed alone makes a draw (`bench/lot/families.py`). On a GPU its resu
 with float64 on the device, in outputs that hold NaN before; then ours, the peers and a copy of the
 least bytes (a read where nearly all of them are read) run in turn as CUDA graphs, medians of 7
 rounds. The least is every argument read once, as far as it is needed, and every result written
-once; what no cluster of blocks can hold until its reduction is known is read twice.
+once; what no cluster of blocks can hold until its reduction is known is read twice. Results lie in
+memory as a call of the fused function returns them, which is also where the peers have them: what
+is made of a permuted array keeps its order.
 """
 
 from __future__ import annotations

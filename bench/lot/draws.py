@@ -9,7 +9,9 @@ from typing import Any
 
 import fusewright as fw
 from fusewright.core.expr import constant_value
+from fusewright.frontends.natural_layouts import natural_layouts, pattern_of
 from fusewright.fusion.ir import Fusion
+from fusewright.fusion.orders import Order
 from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, Target, target_of
 
 ARCHITECTURE = "sm_90a"
@@ -44,10 +46,13 @@ class Argument:
     @property
     def span(self) -> int:
         """Elements from the first to behind the last one."""
-        if self.strides is None:
-            return math.prod(self.shape)
-        pairs = zip(self.shape, self.strides, strict=True)
-        return 1 + sum((n - 1) * s for n, s in pairs)
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.steps, strict=True))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Its strides, also where they are those of C order."""
+        dense = tuple(math.prod(self.shape[k + 1 :]) for k in range(len(self.shape)))
+        return dense if self.strides is None else self.strides
 
     @property
     def spec(self) -> fw.TensorSpec:
@@ -95,6 +100,13 @@ class Draw:
         """The program as fusewright's fusion."""
         specs = [a.spec for a in self.program.arguments]
         return fw.trace(lambda *arrays: self.program.fn(fw, *arrays), *specs)
+
+    def layouts(self, fusion: Fusion) -> list[Order | None]:
+        """The orders of axes in which a call of the fused function on such arrays returns the
+        program's results, as torch would."""
+        given = self.program.arguments
+        patterns = [pattern_of(a.steps) for a in given]
+        return natural_layouts(fusion, patterns, [a.shape for a in given])
 
     def least(self, fusion: Fusion) -> Least:
         """The bytes that any implementation moves."""

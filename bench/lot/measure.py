@@ -20,7 +20,6 @@ from bench.lot.draws import Argument, Draw
 from bench.lot.spaces import ExactSpace, TorchSpace, kind_of, widened
 from bench.outcome import Outcome
 from fusewright.core.expr import constant_value
-from fusewright.fusion.ir import Tensor
 from fusewright.program import Program
 
 TOLERANCES = {"float16": 5e-3, "bfloat16": 2e-2, "float32": 1e-3, "float64": 1e-3}
@@ -54,8 +53,7 @@ def make_array(a: Argument, device: str, generator: Any) -> Any:
         if a.values == "near one":
             flat = flat / 64 / math.sqrt(max(a.shape)) + 1
         flat = flat.to(kind)
-    strides = a.strides or tuple(math.prod(a.shape[k + 1 :]) for k in range(len(a.shape)))
-    return flat.as_strided(a.shape, strides, a.start)
+    return flat.as_strided(a.shape, a.steps, a.start)
 
 
 def make_arrays(draw: Draw, device: str) -> list[Any]:
@@ -66,14 +64,15 @@ def make_arrays(draw: Draw, device: str) -> list[Any]:
 
 def poisoned(program: Program, device: str) -> list[Any]:
     """An array for every output of a program, full of what no result should be; one array where
-    outputs are one result."""
-    made: dict[Tensor, Any] = {}
-    for t in program.fusion.outputs:
-        shape = [constant_value(n) or 0 for n in t.shape]
-        kind = kind_of(t.dtype.name)
+    outputs are one result. It lies in memory as the program stores it."""
+    made: list[Any] = []
+    for r in program.results:
+        shape, strides = (tuple(constant_value(n) or 0 for n in x) for x in (r.shape, r.strides))
+        kind = kind_of(r.dtype.name)
         fill = math.nan if kind.is_floating_point else POISON
-        made.setdefault(t, torch.full(shape, fill, device=device).to(kind))
-    return [made[t] for t in program.fusion.outputs]
+        one = torch.empty_strided(shape, strides, device=device, dtype=kind)
+        made.append(one.copy_(torch.full(shape, fill, device=device).to(kind)))
+    return [made[k] for k in program.places]
 
 
 def wanted(draw: Draw, arrays: Sequence[Any], device: str) -> list[Any]:
