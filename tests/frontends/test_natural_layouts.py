@@ -54,6 +54,13 @@ def test_the_first_operand_that_tells_axes_apart_decides() -> None:
     assert add(y[:1], x).strides == x.strides  # a row that is repeated tells nothing
 
 
+def test_joined_arrays_keep_an_order_that_all_of_them_have() -> None:
+    x, y = np.ones((4, 6), np.float32, order="F"), np.ones((4, 6), np.float32)
+    join = fw.fuse(lambda a, b: fw.concat([a, b], axis=1), device="sim")
+    for a, b in ((x, x), (x, y), (y, x), (y, y)):
+        assert order_of(join(a, b)) == order_of(np.concatenate([a, b], axis=1))
+
+
 def test_a_required_layout_comes_before_the_natural_one() -> None:
     x = image()
     y = fw.fuse(lambda x: x + 1, device="sim", out_layouts=[None])(x)

@@ -68,8 +68,11 @@ def _pattern(
     match op:
         case ir.Constant() | ir.Size() | ir.Iota():
             return (0,) * len(shape)
-        case ir.Pointwise() | ir.Concat():
+        case ir.Pointwise():
             return elementwise(given, shape)
+        case ir.Concat():
+            orders = [elementwise([g], shapes[o]) for g, o in zip(given, op.operands, strict=True)]
+            return orders[0] if len(set(orders)) == 1 else c_pattern(len(shape))
         case ir.Resize() | ir.Scan():
             return elementwise(given[:1], shape)
         case ir.Broadcast():
