@@ -95,23 +95,22 @@ class ReductionPlan:
     rows: int = 1
     """Rows that a thread has part of."""
 
-    def params(self, target: Target) -> Params:
-        """The parameters by name."""
+    def candidate(self, target: Target) -> Candidate[ReductionPlan]:
+        """The plan with its parameters by name."""
         kind = "inner" if self.inner else "outer"
         if self.cluster > 1:
             kind += "_cluster"
         where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
-        return Params(
+        params = Params.of(
             f"{kind}_{where[self.held_in]}",
-            (
-                ("vector", self.vector),
-                ("reduce_threads", self.reduce_threads),
-                ("kept_threads", self.kept_threads),
-                *((("cluster", self.cluster),) if self.cluster > 1 else ()),
-                *((("rows", self.rows),) if self.rows > 1 else ()),
-            ),
             min_blocks=self._min_blocks(target),
+            vector=self.vector,
+            reduce_threads=self.reduce_threads,
+            kept_threads=self.kept_threads,
+            cluster=self.cluster if self.cluster > 1 else None,
+            rows=self.rows if self.rows > 1 else None,
         )
+        return Candidate(self.what, params, self)
 
     def _min_blocks(self, target: Target) -> int:
         """Blocks that a multiprocessor should hold of kernels that walk over a row in shared
@@ -342,8 +341,8 @@ def _several_rows(
         elif rows.rows < several * first.kept_threads * target.multiprocessors:
             yield Refused(what, f"{rows.rows} rows are too few for blocks of more")
         else:
-            plan = replace(first, rows=several, held_nbytes=several * first.held_nbytes)
-            yield Candidate(plan.what, plan.params(target), plan)
+            held = several * first.held_nbytes
+            yield replace(first, rows=several, held_nbytes=held).candidate(target)
 
 
 def _plan(
@@ -359,7 +358,7 @@ def _plan(
     side_by_side = max(1, min(LEAST_BLOCK // threads, rows.rows))
     nbytes = threads * trips * rows.vector * rows.held * side_by_side
     plan = ReductionPlan(True, held_in, rows.vector, threads, side_by_side, trips, cluster, nbytes)
-    return Candidate(plan.what, plan.params(target), plan)
+    return plan.candidate(target)
 
 
 def threads_along(
@@ -429,7 +428,7 @@ def _columns_shared_out(
         fills = blocks * cluster <= target.multiprocessors and cluster <= target.max_cluster
         if rows.is_constant and fills and threads * kept % WARP_SIZE == 0 and own > 1:
             plan = ReductionPlan(False, None, vector, threads, kept, -(-own // threads), cluster)
-            yield Candidate(plan.what, plan.params(target), plan)
+            yield plan.candidate(target)
 
 
 def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -450,7 +449,7 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
             and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
         ]
         if plans:
-            yield Candidate(plans[0].what, plans[0].params(target), plans[0])
+            yield plans[0].candidate(target)
         else:
             least = _whole_lines(rows)[-1]
             nbytes = _slice_of_columns(rows, least, target.max_cluster, target).held_nbytes
@@ -495,10 +494,8 @@ def _outer_plan(
         trips * vector * max(rows.held, 1) <= PERSISTENT_BYTES_PER_THREAD
     )
     nbytes = down * trips * vector * rows.held
-    plan = ReductionPlan(
-        False, Memory.LOCAL if held else None, vector, down, kept, trips, 1, nbytes
-    )
-    return Candidate(plan.what, plan.params(target), plan)
+    where = Memory.LOCAL if held else None
+    return ReductionPlan(False, where, vector, down, kept, trips, 1, nbytes).candidate(target)
 
 
 def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
