@@ -328,11 +328,6 @@ def _address(p: Stage, coordinates: Sequence[Expr]) -> Expr:
     return address
 
 
-def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop, ...]:
-    """The loops bound to these, without those that are None."""
-    return tuple(Loop(x.axis, k) for x, k in zip(loops, kinds, strict=True) if x is not None)
-
-
 @edit("vectorize")
 def vectorize_accesses(flow: Dataflow, t: Stage, in_shared: Sequence[Stage] = ()) -> None:
     """Binds the loop over the lanes, which is the innermost one of `t`, to Vectorize in every stage
