@@ -400,7 +400,6 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: s.replay((EditCall("h", "split", (1, 4)),)),
         ),
     },
-    "Schedule.separate_coordinates": {},
     "Schedule.clone_untied_uses": {},
     "Schedule.cache_inputs": {
         "through": edits(lambda s, h, t: sliced(s), lambda s, h, t: sliced(s, True)),

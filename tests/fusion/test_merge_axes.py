@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.forms import chosen_form
 from fusewright.fusion.ir import Fusion, Input
 from fusewright.fusion.passes.merge_axes import merge_axes
+from fusewright.schedule.heuristics.rating import Decision
+from fusewright.target import target_of
 
 LAST = (64, 56, 56, 96)
 """Images with their channels last in memory."""
@@ -135,6 +138,15 @@ def test_spellings_of_one_program_take_the_same_kernels() -> None:
     first, second = programs
     assert first.host.stats["bytes_moved"] == second.host.stats["bytes_moved"]
     assert predicted_us(first) == pytest.approx(predicted_us(second))
+
+
+def test_kernels_of_the_same_operations_are_scheduled_once() -> None:
+    """A sum of all elements in two kernels takes two over merged axes, too."""
+    target, seen = target_of("sm_90a"), dict[object, Decision]()
+    whole = traced(fw.sum, fw.TensorSpec((64, 128, 512), "float32"))
+    form = chosen_form(whole, target, decisions=seen)
+    assert merge_axes(whole) is not whole and len(form.formation.groups) == 2
+    assert len(seen) == 2
 
 
 def test_what_repeats_along_a_row_is_not_held_for_it() -> None:

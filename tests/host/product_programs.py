@@ -71,11 +71,18 @@ def _halves_of_rows(x: Any, w: Any) -> Any:
     return h[:half] * fw.tanh(h[half:])
 
 
+def _banded(x: Any, w: Any) -> Any:
+    i = fw.arange(x.shape[0])
+    band = fw.expand_dims(i, 1) - fw.expand_dims(i, 0)
+    return fw.where(band >= 0, fw.matmul(x, w.T), 0.0)
+
+
 def _halves_twice(x: Any, w: Any) -> Any:
     return fw.nn.silu(fw.matmul(x, w)[:, :72]) * fw.matmul(x, w)[:, 72:]
 
 
 CASES = (
+    Case("a mask of two coordinates", _banded, ((136, 72), (136, 72))),
     Case("TN", lambda a, b: fw.matmul(a, b.T), ((256, 192), (128, 192))),
     Case("TT", lambda a, b: fw.matmul(a, b), ((256, 192), (192, 128))),
     Case("NN", lambda a, b: fw.matmul(a.T, b.T), ((192, 256), (128, 192))),

@@ -32,12 +32,14 @@ Result = Literal["same", "bool", "uint32"]
 @dataclass(frozen=True, slots=True)
 class ScalarFunction:
     """One function: `result` is "same" (the operands' dtype, the last one's for `where`), "bool"
-    or "uint32"."""
+    or "uint32". `is_continuous`: a small relative error of an operand stays small, or is rounded
+    away at the end."""
 
     name: str
     arity: int
     result: Result
     numpy: Callable[..., Array]
+    is_continuous: bool = False
 
 
 def _quiet(f: Callable[..., Any]) -> Callable[..., Array]:
@@ -296,6 +298,10 @@ _BINARY_TO_BOOL: dict[str, Callable[..., Any]] = {
 
 
 # fmt: off
+_CONTINUOUS = (
+    "add", "sub", "mul", "div", "neg", "abs", "max", "min", "fma", "where", "exp", "exp2", "sqrt",
+    "rsqrt", "reciprocal", "tanh", "erf", "copy", "cast", "expm1", "log", "log2", "log10", "log1p",
+)
 _APPROXIMATED = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "div", "reciprocal", "sqrt",
     "rsqrt", "erf",
@@ -335,7 +341,7 @@ def _table() -> dict[str, ScalarFunction]:
         (3, "uint32", {"philox": _philox}),
     )
     return {
-        name: ScalarFunction(name, arity, result, _quiet(f))
+        name: ScalarFunction(name, arity, result, _quiet(f), name in _CONTINUOUS)
         for arity, result, group in groups
         for name, f in group.items()
     }

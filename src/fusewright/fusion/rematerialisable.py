@@ -6,7 +6,6 @@ from fusewright.fusion.ir import (
     Broadcast,
     Constant,
     Iota,
-    Op,
     Parts,
     Permute,
     Pointwise,
@@ -30,11 +29,6 @@ def is_rematerialisable(t: Tensor) -> bool:
     return _steps(t, MAX_STEPS) is not None
 
 
-def is_step(op: Op) -> bool:
-    """Whether an elementwise op of leaves may be a leaf."""
-    return isinstance(op, Pointwise) and op.fn in _CHEAP
-
-
 def _steps(t: Tensor, most: int) -> int | None:
     """The elementwise ops behind a leaf, `most` at most; None for other values."""
     match t.op:
@@ -42,7 +36,7 @@ def _steps(t: Tensor, most: int) -> int | None:
             return 0
         case Broadcast() | Reshape() | Parts() | Permute():
             return _steps(t.op.operands[0], most)
-        case Pointwise() if most and is_step(t.op):
+        case Pointwise(fn=fn) if most and fn in _CHEAP:
             total = 1
             for o in t.op.operands:
                 found = _steps(o, most - total)

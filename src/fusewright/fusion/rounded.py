@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType
 from fusewright.fusion.ir import (
     Broadcast,
@@ -26,14 +27,6 @@ from fusewright.fusion.ir import (
     Tensor,
     moves_data,
 )
-
-# fmt: off
-_CONTINUOUS = frozenset((
-    "add", "sub", "mul", "div", "neg", "abs", "max", "min", "fma", "where", "exp", "exp2", "sqrt",
-    "rsqrt", "reciprocal", "tanh", "erf", "copy", "expm1", "log", "log2", "log10", "log1p",
-))
-# fmt: on
-"""Functions through which a small relative error stays small, or is rounded away at the end."""
 
 
 class Value(Protocol):
@@ -103,5 +96,5 @@ def _rounds(v: Value) -> bool:
 
 def _is_continuous(v: Value) -> bool:
     if isinstance(v.op, Pointwise):
-        return v.op.fn in _CONTINUOUS or v.op.fn == "cast"
+        return FUNCTIONS[v.op.fn].is_continuous
     return isinstance(v.op, Reduce) or moves_data(v.op)

@@ -7,6 +7,15 @@ from fusewright.errors import UserError
 from fusewright.fusion.ir import Tensor
 
 
+def fresh_name(name: str, taken: set[str]) -> str:
+    """The name with the first number that gives one which is not taken; it is from then on."""
+    number = 0
+    while f"{name}_{number}" in taken:
+        number += 1
+    taken.add(f"{name}_{number}")
+    return f"{name}_{number}"
+
+
 def give_names(values: tuple[Tensor, ...]) -> None:
     """Gives every value a name: the program's, which must be unique, or t0, t1, ..."""
     taken: dict[str, Tensor] = {}

@@ -1,6 +1,7 @@
 """Clones of values that are read at places that cannot share one loop nest.
 
     e = f(x); y = concat(e * a, e * b)   ->   e1 = f(x); e2 = f(x); y = concat(e1 * a, e2 * b)
+    i = iota(n); i[:, None] >= i         ->   i1 = iota(n); i2 = iota(n); i1[:, None] >= i2
 
 A value that two readers need at different places of one line (two halves of a concat, a shifted
 and an unshifted use) can be inlined into one of them only. Where it is cheap, the other gets a

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fusewright.axes.classes import AxisClass, AxisGraph, GraphMark
@@ -42,7 +42,10 @@ from fusewright.memory import Cache, Memory
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.target import MAX_VECTOR_NBYTES
 
+_NO_FRAME = Frame((), (), ())
 
+
+@dataclass(slots=True, eq=False, repr=False)
 class Stage:
     """One definition: a value of the scheduled dataflow and how it is computed.
 
@@ -64,68 +67,39 @@ class Stage:
     it; empty where those of warpgroups do.
     """
 
-    __slots__ = (
-        "ahead",
-        "alignment",
-        "allocation",
-        "allocation_order",
-        "begins_anywhere",
-        "cache",
-        "copied",
-        "dtype",
-        "frame",
-        "from_any_address",
-        "grid_mode",
-        "inline_depth",
-        "is_rounded",
-        "is_staged",
-        "is_viewed",
-        "loops",
-        "memory",
-        "name",
-        "op",
-        "operands",
-        "promote",
-        "registers",
-        "shape",
-        "stages",
-        "strides",
-        "warp_specialized",
-        "warps",
-        "work_dtype",
-    )
+    name: str
+    shape: Shape
+    dtype: DType
+    op: Op
+    operands: tuple[Stage, ...]
+    memory: Memory = field(init=False)
+    loops: tuple[Loop, ...] = ()
+    inline_depth: int = 0
+    promote: bool = False
+    copied: str | None = None
+    stages: int = 1
+    ahead: int = 0
+    warp_specialized: bool = False
+    registers: tuple[int, ...] = ()
+    from_any_address: bool = False
+    begins_anywhere: bool = False
+    is_viewed: bool = False
+    is_rounded: bool = False
+    is_staged: bool = False
+    grid_mode: str | None = None
+    work_dtype: DType | None = None
+    warps: tuple[int, ...] = ()
+    cache: Cache = Cache.DEFAULT
+    allocation_order: tuple[int, ...] | None = None
+    strides: tuple[Expr, ...] | None = None
+    alignment: int = field(init=False)
+    allocation: tuple[AxisClass, ...] | None = None
+    frame: Frame = _NO_FRAME
 
-    def __init__(
-        self, name: str, shape: Shape, dtype: DType, op: Op, operands: Sequence[Stage]
-    ) -> None:
-        self.name = name
-        self.shape = shape
-        self.dtype = dtype
-        self.op = op
-        self.operands: tuple[Stage, ...] = tuple(operands)
-        self.memory = Memory.GLOBAL if isinstance(op, Input) else Memory.LOCAL
-        self.loops: tuple[Loop, ...] = ()
-        self.inline_depth = 0
-        self.promote = False
-        self.copied: str | None = None
-        self.stages = 1
-        self.ahead = 0
-        self.warp_specialized = False
-        self.registers: tuple[int, ...] = ()
-        self.from_any_address = False
-        self.begins_anywhere = False
-        self.is_viewed = False
-        self.is_rounded = False
-        self.is_staged = False
-        self.grid_mode: str | None = None
-        self.work_dtype: DType | None = None
-        self.warps: tuple[int, ...] = ()
-        self.cache = Cache.DEFAULT
-        self.allocation_order: tuple[int, ...] | None = None
-        self.strides: tuple[Expr, ...] | None = None
-        self.alignment = op.alignment if isinstance(op, Input) else MAX_VECTOR_NBYTES
-        self.allocation: tuple[AxisClass, ...] | None = None
-        self.frame = Frame((), (), ())
+    def __post_init__(self) -> None:
+        self.memory, self.alignment = Memory.LOCAL, MAX_VECTOR_NBYTES
+        if isinstance(self.op, Input):
+            self.memory, self.alignment = Memory.GLOBAL, self.op.alignment
 
     def __repr__(self) -> str:
         return self.name
@@ -242,11 +216,7 @@ class Dataflow:
         made: dict[Tensor, Stage] = {}
         for t in topological(fusion.outputs, fusion.inputs):
             op = Pointwise((), "copy") if is_alone(t) else t.op
-            stage = Stage(
-                self._unique(t.name), t.shape, t.dtype, op, [made[o] for o in t.op.operands]
-            )
-            made[t] = stage
-            self.stages.append(stage)
+            made[t] = self.append(t.name, t.shape, t.dtype, op, [made[o] for o in t.op.operands])
         self.inputs = [made[t] for t in fusion.inputs]
         uses = {o for t in made for o in t.op.operands}
         for t in fusion.outputs:
@@ -297,17 +267,25 @@ class Dataflow:
         self, name: str, shape: Shape, dtype: DType, op: Op, operands: Sequence[Stage]
     ) -> Stage:
         """A new stage after all others."""
-        stage = Stage(self._unique(name), shape, dtype, op, operands)
-        self.stages.append(stage)
-        return stage
+        self.stages.append(Stage(self._unique(name), shape, dtype, op, tuple(operands)))
+        return self.stages[-1]
 
     def insert(
         self, after: Stage, name: str, shape: Shape, dtype: DType, op: Op, operands: Sequence[Stage]
     ) -> Stage:
         """A new stage right after another."""
-        stage = Stage(self._unique(name), shape, dtype, op, operands)
+        stage = Stage(self._unique(name), shape, dtype, op, tuple(operands))
         self.stages.insert(self.stages.index(after) + 1, stage)
         return stage
+
+    def clone(self, s: Stage, readers: Iterable[Stage] = ()) -> Stage:
+        """A stage like another one, right after it, which these readers read instead; without
+        ties."""
+        c = self.insert(s, s.name, s.shape, s.dtype, s.op, s.operands)
+        c.cache = s.cache
+        self.attach(c)
+        self.replace_operand(readers, s, c)
+        return c
 
     def remove(self, stage: Stage) -> None:
         """Drops a stage that nothing reads and that is no output."""

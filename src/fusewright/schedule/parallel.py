@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from fusewright.axes.classes import AxisClass
+from fusewright.core.substitution import estimate
 
 
 class Parallel(Enum):
@@ -63,3 +66,8 @@ class Loop:
 
     axis: AxisClass
     parallel: Parallel = Parallel.SERIAL
+
+
+def trips_of(loops: Iterable[Loop]) -> int:
+    """The trips of some loops together, estimated where sizes are symbolic."""
+    return math.prod(estimate(x.axis.extent) for x in loops)

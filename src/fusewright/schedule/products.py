@@ -131,9 +131,7 @@ def view_in_place(flow: Dataflow, s: Stage, readers: Sequence[Stage]) -> Stage |
     while not s.is_input:
         own = s
         if len(flow.consumers(s)) > len(users):
-            own = flow.insert(s, s.name, s.shape, s.dtype, s.op, s.operands)
-            flow.attach(own)
-            flow.replace_operand(users, s, own)
+            own = flow.clone(s, users)
         own.is_viewed = True
         first = first or own
         users, s = [own], own.operands[0]

@@ -147,7 +147,6 @@ ON_SCHEDULES: Edits = {
 }
 """Edits of a schedule."""
 ON_PASSES: Edits = {
-    "separate_coordinates": {},
     "clone_untied_uses": {},
     "cache_inputs": {"through": TENSORS},
     "separate_phases": {"t": TENSOR, "held": TENSORS},

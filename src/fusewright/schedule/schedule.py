@@ -323,11 +323,7 @@ class ScheduledTensor(TensorPasses):
             )
         flow = self._schedule.flow
         clones = [s]
-        for reader in flow.consumers(s)[1:]:
-            c = flow.insert(s, s.name, s.shape, s.dtype, s.op, s.operands)
-            flow.replace_operand([reader], s, c)
-            flow.attach(c)
-            clones.append(c)
+        clones += [flow.clone(s, [reader]) for reader in flow.consumers(s)[1:]]
         flow.retie()
         for c in clones[1:]:
             c.memory = s.memory

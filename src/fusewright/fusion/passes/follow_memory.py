@@ -30,6 +30,7 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.orders import Order, c_order, order_of, reshaped_order
 from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.fusion.value_names import fresh_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class _Follower:
                 x.value.name = t.name
             return x
         if x.value.name == t.name:
-            x.value.name = self._fresh(t.name)
+            x.value.name = fresh_name(t.name, self._taken)
             self._orders[x.value.name] = self._orders.pop(t.name)
         made = t.with_op(Permute((x.value,), tuple(x.order.index(a) for a in order)))
         self._results.add(made)
@@ -233,15 +234,9 @@ class _Follower:
             axes, source = [source.op.axes[a] for a in axes], source.op.operands[0]
         made = build.permute(source, axes)
         if made is not source:
-            made.name, made.source = self._fresh(f"{reader.name}_of"), reader.source
+            made.name = fresh_name(f"{reader.name}_of", self._taken)
+            made.source = reader.source
         return made
-
-    def _fresh(self, name: str) -> str:
-        number = 0
-        while f"{name}_{number}" in self._taken:
-            number += 1
-        self._taken.add(f"{name}_{number}")
-        return f"{name}_{number}"
 
 
 def _along(op: Op, order: Order) -> Op:

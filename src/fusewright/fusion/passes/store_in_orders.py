@@ -9,6 +9,7 @@ from fusewright.errors import UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Fusion, Permute, Tensor
 from fusewright.fusion.orders import Order, c_order
+from fusewright.fusion.value_names import fresh_name
 
 
 def store_in_orders(fusion: Fusion, orders: Sequence[Order | None] | None) -> Fusion:
@@ -33,11 +34,13 @@ def store_in_orders(fusion: Fusion, orders: Sequence[Order | None] | None) -> Fu
         return fusion
     kept = {t for t, o in asked if o is None} | set(fusion.inputs)
     taken = {t.name for t in fusion.values}
-    free = {t: _fresh(t.name, taken) for t in dict.fromkeys(t for t, _ in moved) if t not in kept}
+    free = {
+        t: fresh_name(t.name, taken) for t in dict.fromkeys(t for t, _ in moved) if t not in kept
+    }
     made = _renamed(fusion, free)
     stored: dict[tuple[Tensor, Order | None], Tensor] = {}
     for t, order in moved:
-        name = t.name if t in free else _fresh(t.name, taken)
+        name = t.name if t in free else fresh_name(t.name, taken)
         free.pop(t, None)  # the next order of the same result has another name
         shape = tuple(t.shape[a] for a in order)
         stored[t, order] = Tensor(name, shape, t.dtype, Permute((made[t],), order), t.source)
@@ -65,11 +68,3 @@ def check_orders(fusion: Fusion, orders: Sequence[Order | None]) -> None:
                 f"out_layouts: {order} is not an order of the {t.ndim} axes of output {k}, {t}; "
                 f"list each of {c_order(t.ndim)} once, the slowest in memory first"
             )
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    number = 0
-    while f"{name}_{number}" in taken:
-        number += 1
-    taken.add(f"{name}_{number}")
-    return f"{name}_{number}"

@@ -11,7 +11,6 @@ from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.coordinates import separate_coordinates
 from fusewright.schedule.heuristics.inner_outer_reduction import InnerOuterScheduler, sums_of
 from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
@@ -82,13 +81,12 @@ def each_scheduled(
 
 def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     """Those that may take a segment, each made only when the ones before it had nothing."""
-    separate_coordinates(flow)
+    clone_untied_uses(flow)
     gather_in_place(flow)
     if any(isinstance(s.op, MatMul) for s in flow.stages):
         yield MatmulScheduler(flow, target)
         yield WarpMatmulScheduler(flow, target)
         return
-    clone_untied_uses(flow)
     if any(isinstance(s.op, Sort) for s in flow.stages):
         yield SortScheduler(flow, target)
     elif any(isinstance(s.op, Scan) for s in flow.stages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,16 +41,19 @@ class Params:
     values: tuple[tuple[str, object], ...]
     min_blocks: int = 0
 
+    @staticmethod
+    def of(scheduler: str, *, min_blocks: int = 0, **values: object) -> Params:
+        """Those that have a value: None stands for what is as usual."""
+        given = tuple((name, v) for name, v in values.items() if v is not None)
+        return Params(scheduler, given, min_blocks)
+
     def __str__(self) -> str:
         return f"{self.scheduler}({', '.join(f'{k}={v}' for k, v in self.values)})"
 
 
 def numel(shape: Sequence[Expr]) -> int:
     """The product of the sizes, estimated."""
-    n = 1
-    for e in shape:
-        n *= estimate(e)
-    return n
+    return math.prod(map(estimate, shape))
 
 
 def full_width(narrow: Sequence[Stage], tensors: Sequence[Stage]) -> int:
@@ -169,9 +173,7 @@ def _copies_by_place(flow: Dataflow, copies: Sequence[Stage]) -> list[Stage]:
         readers = flow.consumers(c)
         apart = [r for r in readers if is_loose(r, r.operands.index(c))]
         if apart and len(apart) < len(readers):
-            own = flow.insert(c, c.name, c.shape, c.dtype, c.op, c.operands)
-            flow.replace_operand(apart, c, own)
-            flow.attach(own)
+            own = flow.clone(c, apart)
             flow.retie()
             found.append(own)
     return found
@@ -324,11 +326,6 @@ def _address(p: Stage, coordinates: Sequence[Expr]) -> Expr:
     for c, stride in zip(coordinates, strides, strict=True):
         address = address + c * stride
     return address
-
-
-def bind(loops: Sequence[Loop | None], kinds: Sequence[Parallel]) -> tuple[Loop, ...]:
-    """The loops bound to these, without those that are None."""
-    return tuple(Loop(x.axis, k) for x, k in zip(loops, kinds, strict=True) if x is not None)
 
 
 @edit("vectorize")

@@ -12,7 +12,7 @@ from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.block_reduction import Meeting, cluster_meeting, meeting
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.parallel import THREAD_DIMS, Loop, Parallel
+from fusewright.schedule.parallel import THREAD_DIMS, Loop, Parallel, trips_of
 from fusewright.target import WARP_SIZE
 
 Place: TypeAlias = Literal["across warps", "between lanes", "in a thread"]
@@ -46,13 +46,13 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
             times, barriers = _trips(flow, s), 1
             if isinstance(s.op, Scan):
                 own, place, totals = _of_scan(s, among)
-                moved = totals * _size(_threads(s)) * s.dtype.compute.nbytes
+                moved = totals * trips_of(_threads(s)) * s.dtype.compute.nbytes
                 through_shared += times * _results(flow, s) * moved
             elif any(x.parallel is not Parallel.TIDX for x in among):
                 met = _met_across(flow, s, among)
                 own, place = met.instructions, "across warps" if met.barriers else "between lanes"
                 barriers = max(1, met.barriers)
-                threads = _size(_threads(s))
+                threads = trips_of(_threads(s))
                 through_shared += times * threads * met.through_shared * s.dtype.compute.nbytes
             else:
                 own, place = _of_row(flow, s, among)
@@ -84,11 +84,8 @@ def _along(s: Stage) -> tuple[AxisClass, ...]:
 def _trips(flow: Dataflow, s: Stage) -> float:
     """Trips of the serial loops that do not reduce: a scan hands on what is before each of them."""
     axes = () if isinstance(s.op, Scan) else s.frame.reduced
-    return math.prod(
-        estimate(x.axis.extent)
-        for x in s.loops
-        if x.parallel is Parallel.SERIAL and not flow.graph.depends(x.axis, axes)
-    )
+    serial = (x for x in s.loops if x.parallel is Parallel.SERIAL)
+    return trips_of(x for x in serial if not flow.graph.depends(x.axis, axes))
 
 
 def _threads(s: Stage) -> list[Loop]:
@@ -96,17 +93,10 @@ def _threads(s: Stage) -> list[Loop]:
     return [x for x in s.loops if x.parallel.is_thread]
 
 
-def _size(loops: list[Loop]) -> int:
-    return math.prod(estimate(x.axis.extent) for x in loops)
-
-
 def _results(flow: Dataflow, s: Stage) -> int:
     """The results of a reduction that a thread has part of."""
-    return math.prod(
-        estimate(x.axis.extent)
-        for x in s.loops
-        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, s.frame.reduced)
-    )
+    own = (x for x in s.loops if x.parallel is Parallel.UNROLL)
+    return trips_of(x for x in own if not flow.graph.depends(x.axis, s.frame.reduced))
 
 
 def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> Meeting:
@@ -118,7 +108,7 @@ def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> Meeting:
         inside = min(extent & -extent, room)
         lanes *= inside if x in among else 1
         room = room // inside if inside == extent else 1
-    partials, nblocks = _size(among) // lanes, _size(_blocks_of(flow, s))
+    partials, nblocks = trips_of(among) // lanes, trips_of(_blocks_of(flow, s))
     if nblocks > 1:
         return cluster_meeting(_results(flow, s), lanes, partials, nblocks)
     return meeting(_results(flow, s), lanes, partials)
@@ -133,7 +123,7 @@ def _blocks_of(flow: Dataflow, s: Stage) -> list[Loop]:
 def _of_row(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
     """Instructions of one reduction along the first dimension, and where its threads exchange. Of
     the results that a thread has beside the first one, lanes of a warp take only the steps."""
-    lanes = max(2, _size(among))
+    lanes = max(2, trips_of(among))
     steps = 2 * math.log2(lanes)
     beside = (_results(flow, s) - 1) * steps
     if lanes > WARP_SIZE:
@@ -146,8 +136,8 @@ def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place, int]:
     warps along it, which every thread loads from shared memory; and how many these are."""
     beside = [x for x in s.loops if x.parallel.is_thread and x not in among]
     is_fast = any(x.parallel is Parallel.TIDX for x in among)
-    apart = 1 if is_fast else _size(beside)
-    along = _size(among)
+    apart = 1 if is_fast else trips_of(beside)
+    along = trips_of(among)
     lanes = min(along, max(1, WARP_SIZE // apart))
     warps = -(-along // lanes)
     steps = math.log2(lanes) + 1 if lanes > 1 else 0.0

@@ -88,8 +88,7 @@ class RowsOfThreads:
     def candidate(self) -> Candidate[RowsOfThreads]:
         """The plan with its parameters by name."""
         what = f"rows of {self.length} elements in registers of a thread, through shared memory"
-        values = (("vector", self.vector), ("rows", self.rows))
-        return Candidate(what, Params("rows_staged", values), self)
+        return Candidate(what, Params.of("rows_staged", vector=self.vector, rows=self.rows), self)
 
 
 class InnerOuterScheduler:
@@ -181,8 +180,9 @@ def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     what = (
         f"{way.side_by_side} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
     )
-    values = (("vector", way.vector), ("threads", way.threads), ("rows", way.side_by_side))
-    return Candidate(what, Params("rows", values, min_blocks=way.blocks), way)
+    beside, most = way.side_by_side, way.blocks
+    params = Params.of("rows", min_blocks=most, vector=way.vector, threads=way.threads, rows=beside)
+    return Candidate(what, params, way)
 
 
 def _pack(flow: Dataflow) -> int:

@@ -9,13 +9,13 @@ Everything is done by public calls on a schedule by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import MatMul, Permute, Pointwise, ViewBase
-from fusewright.fusion.strided import box_problem
+from fusewright.fusion.strided import Strided, box_problem
 from fusewright.memory import Memory
 from fusewright.schedule.copies import put_first
 from fusewright.schedule.edits import edit
@@ -79,8 +79,9 @@ def sizes_of_product(p: Stage) -> Sizes:
     return Sizes(batch, rows, columns, depth, itemsize, (first, second), (down, along))
 
 
-class MatmulScheduler:
-    """One product, or several that share an operand, and what is computed of the results."""
+class ProductScheduler:
+    """What schedulers of one product, or of several that share an operand, and of what is computed
+    of the results ask of them."""
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         self.flow, self._target = flow, target
@@ -88,6 +89,33 @@ class MatmulScheduler:
         self._product = self._products[0]
         for p in self._products:
             separate_operands(flow, p)
+
+    def _sizes(self) -> Sizes:
+        return sizes_of_product(self._product)
+
+    def _has_known_sizes(self) -> bool:
+        extents = (*self._product.shape, self._product.operands[0].shape[-1])
+        return all(constant_value(e) is not None for e in extents)
+
+    def _operands_problem(
+        self, wrong: Callable[[Strided[Stage], Stage, int], str | None]
+    ) -> str | None:
+        """Why a kernel does not hold these products, or cannot read an operand, of which `wrong`
+        says what is wrong with its place in memory, or in a product."""
+        operands = {o: i for p in self._products for i, o in enumerate(p.operands)}
+        if len(operands) > len(self._products) + 1:
+            return f"{len(self._products)} products that share no operand; a kernel holds one"
+        for o, position in operands.items():
+            source = strided_operand(o)
+            if source is None:
+                return f"{o.name} is no view by strides of what lies in memory"
+            if (problem := wrong(source, o, position)) is not None:
+                return f"{o.name}: {problem}"
+        return None
+
+
+class MatmulScheduler(ProductScheduler):
+    """Products on the instructions of warpgroups."""
 
     def candidates(self) -> Iterator[Listed[ProductPlan]]:
         """Tiles in the order of their predicted time; behind them those whose depth blocks share:
@@ -140,9 +168,7 @@ class MatmulScheduler:
 
     def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
         """The plan with shared depths, where all sizes are known."""
-        p = self._product
-        extents = (*p.shape, p.operands[0].shape[-1])
-        if all(constant_value(e) is not None for e in extents):
+        if self._has_known_sizes():
             yield from with_splits(plan, self._sizes(), self._target)
             yield from in_split_clusters(plan, self._sizes(), self._target)
 
@@ -177,21 +203,11 @@ class MatmulScheduler:
     def _problem(self) -> str | None:
         if not self._target.has(Feature.WGMMA):
             return f"{self._target} has no products by warpgroups"
-        operands = {o: i for p in self._products for i, o in enumerate(p.operands)}
-        if len(operands) > len(self._products) + 1:
-            return f"{len(self._products)} products that share no operand; a kernel holds one"
-        for o, position in operands.items():
-            source = strided_operand(o)
-            if source is None:
-                return f"{o.name} is no view by strides of what lies in memory"
-            wrong = box_problem(source, o.dtype.nbytes)
-            wrong = wrong or axis_problem(source, o.dtype, position)
-            if wrong is not None:
-                return f"{o.name}: {wrong}"
-        return None
-
-    def _sizes(self) -> Sizes:
-        return sizes_of_product(self._product)
+        return self._operands_problem(
+            lambda source, o, position: (
+                box_problem(source, o.dtype.nbytes) or axis_problem(source, o.dtype, position)
+            )
+        )
 
     def _fits(self, rows: int, columns: int) -> bool:
         """Whether rows of the operands' tiles are wide enough for an exchange of chunks, or are
@@ -214,7 +230,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     """The kernel of products and their suffix."""
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
     product = products[0]
-    operands = _operands(s, products)
+    operands = tiles_of_operands(s, products, "bulk")
     ahead = _ahead(s, product) if plan.ahead else []
     _read_once(s)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
@@ -309,12 +325,14 @@ def separate_operands(flow: Dataflow, product: Stage) -> None:
         flow.retie()
 
 
-def _operands(s: Schedule, products: Sequence[ScheduledTensor]) -> list[ScheduledTensor]:
-    """Copies of the operands by the copy engine, one for all products that share an operand."""
+def tiles_of_operands(
+    s: Schedule, products: Sequence[ScheduledTensor], by: str
+) -> list[ScheduledTensor]:
+    """Copies of the operands in shared memory, one for all products that share an operand."""
     found: list[ScheduledTensor] = []
     for stage in dict.fromkeys(o for p in products for o in p.stage.operands):
         readers = [p for p in products if stage in p.stage.operands]
-        found.append(ScheduledTensor(s, stage).cache_after(by="bulk", readers=readers))
+        found.append(ScheduledTensor(s, stage).cache_after(by=by, readers=readers))
     return found
 
 

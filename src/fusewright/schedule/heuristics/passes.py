@@ -12,7 +12,6 @@ from fusewright.schedule.copies import put_first
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.handle import TensorHandle
 from fusewright.schedule.heuristics.common import cache_inputs, vectorize_accesses
-from fusewright.schedule.heuristics.coordinates import separate_coordinates
 from fusewright.schedule.heuristics.matmul import separate_operands
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction import relate
@@ -23,12 +22,6 @@ from fusewright.schedule.schedule import Schedule, ScheduledTensor
 @checked(ON_PASSES)
 class PassedSchedule(Schedule):
     """A schedule with the passes of the heuristics as methods."""
-
-    def separate_coordinates(self) -> PassedSchedule:
-        """Gives every reader of a coordinate a clone of its own. Before any other edit: loops start
-        again as the tensors' own axes."""
-        separate_coordinates(self.flow)
-        return self
 
     def clone_untied_uses(self) -> PassedSchedule:
         """Gives readers at other places than their operands clones of the cheap values behind them.

@@ -75,9 +75,6 @@ def _clone_into(
         if not is_wide(o):
             continue
         if o not in cloned:
-            c = flow.insert(o, o.name, o.shape, o.dtype, o.op, o.operands)
-            c.cache = o.cache
-            flow.attach(c)
-            cloned[o] = c
-            _clone_into(flow, c, is_wide, cloned)
+            cloned[o] = flow.clone(o)
+            _clone_into(flow, cloned[o], is_wide, cloned)
         flow.replace_operand([user], o, cloned[o])

@@ -87,15 +87,13 @@ class Flat:
     @property
     def params(self) -> Params:
         """The parameters by name."""
-        return Params(
+        return Params.of(
             "pointwise",
-            (
-                ("vector", self.width),
-                ("vectors", self.vectors),
-                ("threads", self.threads),
-                *((("apart", self.apart),) if self.apart > 1 else ()),
-                *((("walk", self.walk),) if self.walk else ()),
-            ),
+            vector=self.width,
+            vectors=self.vectors,
+            threads=self.threads,
+            apart=self.apart if self.apart > 1 else None,
+            walk=self.walk or None,
         )
 
 
@@ -116,7 +114,7 @@ class PointwiseScheduler:
         """What covers latency first, then more and fewer vectors a thread, larger blocks, narrower
         vectors, and other ways over all elements; None for a single element."""
         if not self._walks:
-            yield Candidate("one element", Params("pointwise", (("elements", 1),)), None)
+            yield Candidate("one element", Params.of("pointwise", elements=1), None)
             return
         yield from distinct(self._flat_candidates(self._walks[0]))
         for k, other in enumerate(self._walks[1:], start=1):

@@ -154,22 +154,22 @@ class ProductPlan:
     def params(self) -> Params:
         """The parameters by name."""
         tile = f"{self.rows}x{self.columns}x{self.depth}"
-        values = (
-            ("tile", tile),
-            ("warpgroups", self.warpgroups),
-            ("stages", self.stages),
-            ("staged", self.staged),
-            ("group", self.group),
-            ("serpentine", int(self.serpentine)),
-            ("blocks", self.blocks),
+        is_split = self.splits > 1
+        return Params.of(
+            "matmul",
+            min_blocks=1,
+            tile=tile,
+            warpgroups=self.warpgroups,
+            stages=self.stages,
+            staged=self.staged,
+            group=self.group,
+            serpentine=int(self.serpentine),
+            blocks=self.blocks,
+            ahead=self.ahead or None,
+            splits=self.splits if is_split else None,
+            mode=self.mode if is_split else None,
+            cluster="x".join(map(str, self.cluster)) if self.cluster_size > 1 else None,
         )
-        if self.ahead:
-            values += (("ahead", self.ahead),)
-        if self.splits > 1:
-            values += (("splits", self.splits), ("mode", self.mode))
-        if self.cluster_size > 1:
-            values += (("cluster", "x".join(map(str, self.cluster))),)
-        return Params("matmul", values, min_blocks=1)
 
 
 @dataclass(frozen=True, slots=True)

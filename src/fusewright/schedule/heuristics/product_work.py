@@ -3,16 +3,16 @@ schedule."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
-from fusewright.schedule.graph import Dataflow, Loop, Stage
+from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
 from fusewright.schedule.heuristics.product_steps import Step
+from fusewright.schedule.parallel import trips_of
 from fusewright.schedule.products import (
     blocks_that_share,
     boxed_memory,
@@ -44,9 +44,9 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     itemsize = first.operands[0].dtype.nbytes
     inside = [x for x in first.loops if not x.parallel.is_block and not x.parallel.is_serial]
     serial = [x for x in first.loops if x.parallel.is_serial]
-    threads = _extent(x for x in inside if x.parallel.is_thread)
+    threads = trips_of(x for x in inside if x.parallel.is_thread)
     reduced = first.frame.reduced
-    sums = _extent(x for x in inside if not flow.graph.depends(x.axis, reduced))
+    sums = trips_of(x for x in inside if not flow.graph.depends(x.axis, reduced))
     received = requested = beyond = crossing = 0.0
     boxes = dict.fromkeys(o for p in products for o in p.operands)
     for s in boxes:
@@ -60,7 +60,7 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
         beyond += filled / sharing
         crossing += 2 * (lines - rows) / sharing
     step = Step(
-        clocks=len(products) * _extent(inside) / mma_per_clock(itemsize),
+        clocks=len(products) * trips_of(inside) / mma_per_clock(itemsize),
         added=len(products) * sums / threads if is_promoted(itemsize) else 0.0,
         received=received,
         requested=requested,
@@ -69,17 +69,13 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
         warpgroups=threads // WARPGROUP_SIZE,
         crossing=crossing,
     )
-    tiles = _extent(x for x in serial if not flow.graph.depends(x.axis, reduced))
+    tiles = trips_of(x for x in serial if not flow.graph.depends(x.axis, reduced))
     moved = [s for s in stages if not s.is_mma and not s.boxed]
     whole = numel(first.shape)
     read = {o.stored: o for s in moved for o in s.operands if o.stored.memory is Memory.GLOBAL}
     loaded = sum(o.dtype.nbytes for o in read.values() if numel(o.shape) == whole)
     stored = sum(s.dtype.nbytes for s in moved if s.memory is Memory.GLOBAL)
-    return ProductWork(tiles, _extent(serial), step, sums * loaded, sums * stored)
-
-
-def _extent(loops: Iterable[Loop]) -> int:
-    return math.prod(estimate(x.axis.extent) for x in loops)
+    return ProductWork(tiles, trips_of(serial), step, sums * loaded, sums * stored)
 
 
 def _box_rows(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
@@ -88,8 +84,8 @@ def _box_rows(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
     reduced: tuple[AxisClass, ...] = product.frame.reduced
     itemsize = s.dtype.nbytes
     boxed = [s.loops[i] for i in s.boxed]
-    extent = _extent(x for x in boxed if not flow.graph.depends(x.axis, reduced))
-    rows = _extent(boxed) * itemsize / LINE_NBYTES
+    extent = trips_of(x for x in boxed if not flow.graph.depends(x.axis, reduced))
+    rows = trips_of(boxed) * itemsize / LINE_NBYTES
     whole = estimate(s.shape[-2 if s is product.operands[0] else -1])
     within = min(1.0, whole / extent)
     return rows * within, rows * (1 - within)

@@ -76,6 +76,14 @@ class ReductionFacts:
         """Bytes of a row that are worth holding."""
         return self.columns * self.held
 
+    def slice_columns(self, cluster: int) -> int:
+        """The columns of a block where as many as a cluster has share a row, in whole vectors."""
+        return -(-self.columns // (cluster * self.vector)) * self.vector
+
+    def slice_nbytes(self, cluster: int) -> int:
+        """Bytes of them that are worth holding; of a row that is not shared those it has."""
+        return self.slice_columns(cluster) * self.held if cluster > 1 else self.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class ReductionPlan:
@@ -95,23 +103,22 @@ class ReductionPlan:
     rows: int = 1
     """Rows that a thread has part of."""
 
-    def params(self, target: Target) -> Params:
-        """The parameters by name."""
+    def candidate(self, target: Target) -> Candidate[ReductionPlan]:
+        """The plan with its parameters by name."""
         kind = "inner" if self.inner else "outer"
         if self.cluster > 1:
             kind += "_cluster"
         where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
-        return Params(
+        params = Params.of(
             f"{kind}_{where[self.held_in]}",
-            (
-                ("vector", self.vector),
-                ("reduce_threads", self.reduce_threads),
-                ("kept_threads", self.kept_threads),
-                *((("cluster", self.cluster),) if self.cluster > 1 else ()),
-                *((("rows", self.rows),) if self.rows > 1 else ()),
-            ),
             min_blocks=self._min_blocks(target),
+            vector=self.vector,
+            reduce_threads=self.reduce_threads,
+            kept_threads=self.kept_threads,
+            cluster=self.cluster if self.cluster > 1 else None,
+            rows=self.rows if self.rows > 1 else None,
         )
+        return Candidate(self.what, params, self)
 
     def _min_blocks(self, target: Target) -> int:
         """Blocks that a multiprocessor should hold of kernels that walk over a row in shared
@@ -182,8 +189,7 @@ def _shared_out(rows: ReductionFacts, target: Target) -> Iterator[Candidate[Redu
     """Rows that are too few for the multiprocessors, each shared out among the blocks of a cluster:
     as many vectors for each thread to wait for as there would be in another kernel's parts."""
     for cluster in reversed(CLUSTERS):
-        columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
-        threads, trips = threads_along(columns, rows.vector)
+        threads, trips = threads_along(rows.slice_columns(cluster), rows.vector)
         fills = rows.rows * cluster <= target.multiprocessors and cluster <= target.max_cluster
         if rows.is_constant and fills and threads >= WARP_SIZE:
             yield _plan(rows, None, threads, trips, target, cluster)
@@ -209,54 +215,58 @@ def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionP
 
 def _in_a_block(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """The whole row in a block of which a multiprocessor holds several, or in a large one."""
-    few = max(FEW_BYTES_PER_THREAD // (rows.vector * rows.held), 1)
+    few, most = (_trips(rows, n) for n in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD))
     threads, trips = threads_along(rows.columns, rows.vector, most_trips=few)
-    if threads <= MAX_THREADS // 2 and trips <= few:
-        yield _plan(rows, Memory.LOCAL, threads, trips, target)
+    if threads <= MAX_THREADS // 2:
+        yield _held(rows, Memory.LOCAL, FEW_BYTES_PER_THREAD, (threads, trips), target)
     else:
-        yield Refused(
-            f"row in registers, {threads} threads",
-            f"{trips * rows.vector * rows.held} bytes a thread; at most {FEW_BYTES_PER_THREAD} and "
-            f"{MAX_THREADS // 2} threads leave room for several blocks",
-        )
-    threads, trips = threads_along(rows.columns, rows.vector)
-    several = target.shared_nbytes_of_several
+        why = f"at most {MAX_THREADS // 2} threads leave room for several blocks"
+        yield Refused(f"row in registers, {threads} threads", why)
+    fewest = 1 << 30
     if rows.nbytes > target.shared_nbytes_per_sm // 4:  # memory, not threads, limits the blocks
         fewest = -(-rows.columns // (rows.vector * MAX_THREADS))
-        threads, trips = threads_along(rows.columns, rows.vector, most_trips=fewest)
-    if rows.vector > 1 and rows.nbytes <= several:
-        yield _plan(rows, Memory.SHARED, threads, trips, target)
+    shared_out = threads_along(rows.columns, rows.vector, most_trips=fewest)
+    yield _held(rows, Memory.SHARED, target.shared_nbytes_of_several, shared_out, target)
+    shared_out = threads_along(rows.columns, rows.vector, most_trips=most)
+    yield _held(rows, Memory.LOCAL, PERSISTENT_BYTES_PER_THREAD, shared_out, target)
+
+
+def _trips(rows: ReductionFacts, nbytes: int) -> int:
+    """Vectors of a row in so many bytes of a thread's registers, at least one."""
+    return max(nbytes // (rows.vector * rows.held), 1)
+
+
+def _held(
+    rows: ReductionFacts,
+    where: Memory,
+    most: int,
+    shared_out: tuple[int, int],
+    target: Target,
+    cluster: int = 1,
+) -> Listed[ReductionPlan]:
+    """A row, or the slice of it in each block of a cluster, in shared memory, of which it takes
+    `most` bytes, or in registers, `most` bytes of a thread or one vector; shared out among so many
+    threads, each of which has so many vectors."""
+    threads, trips = shared_out
+    in_shared = where is Memory.SHARED
+    nbytes = rows.slice_nbytes(cluster) if in_shared else trips * rows.vector * rows.held
+    if in_shared and rows.vector == 1:
+        why = "its elements cannot be copied in vectors"
+    elif nbytes > most if in_shared else trips > _trips(rows, most):
+        why = f"{nbytes} bytes{'' if in_shared else ' a thread'}, more than {most}"
     else:
-        yield Refused("row in shared memory", _no_shared(rows, rows.nbytes, several))
-    most = max(PERSISTENT_BYTES_PER_THREAD // (rows.vector * rows.held), 1)
-    threads, trips = threads_along(rows.columns, rows.vector, most_trips=most)
-    if trips <= most:
-        yield _plan(rows, Memory.LOCAL, threads, trips, target)
-    else:
-        yield Refused(
-            f"row in registers, {threads} threads",
-            f"{trips * rows.vector * rows.held} bytes a thread, more than "
-            f"{PERSISTENT_BYTES_PER_THREAD}",
-        )
-
-
-def _no_shared(rows: ReductionFacts, nbytes: int, limit: int) -> str:
-    if rows.vector == 1:
-        return "its elements cannot be copied in vectors"
-    return f"{nbytes} bytes, more than {limit}"
-
-
-def _cluster_sizes(rows: ReductionFacts, target: Target) -> tuple[int, ...]:
-    """The sizes to try, smallest first; those that leave multiprocessors without a block last."""
-    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
-    return tuple(sorted(sizes, key=lambda n: max(target.multiprocessors - n * rows.rows, 0)))
+        return _plan(rows, where, threads, trips, target, cluster)
+    memory = "shared memory" if in_shared else "registers"
+    shared = f" of a cluster of {cluster}" if cluster > 1 else ""
+    return Refused(f"row in {memory}{shared}, {threads} threads", why)
 
 
 def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Slices of a row in the blocks of a cluster. The more blocks stand on a multiprocessor, the
     less it idles while a cluster meets: the smallest cluster whose slices are small comes first,
-    then larger slices."""
-    sizes = _cluster_sizes(rows, target)
+    then larger slices; those that leave multiprocessors without a block come last."""
+    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    sizes.sort(key=lambda n: max(target.multiprocessors - n * rows.rows, 0))
     for limit in (SLICE_NBYTES, 2 * SLICE_NBYTES):
         for cluster in sizes:
             yield _slices(rows, cluster, 0, limit + limit // SLICE_SLACK, target)
@@ -270,40 +280,23 @@ def _slices(
 ) -> Listed[ReductionPlan]:
     """Where a block of a cluster holds its slice of a row: in shared memory, `shared_nbytes` at
     most, in registers, `nbytes` a thread at most, or nowhere."""
-    columns = -(-rows.columns // (cluster * rows.vector)) * rows.vector
+    own, columns = rows.slice_nbytes(cluster), rows.slice_columns(cluster)
     small = SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
-    most = SLICE_THREADS if columns * rows.held <= small else 2 * SLICE_THREADS
+    most = SLICE_THREADS if own <= small else 2 * SLICE_THREADS
     fewest = -(-columns // (rows.vector * most))
-    threads, trips = threads_along(columns, rows.vector, most_trips=fewest, most=most)
-    if rows.vector > 1 and columns * rows.held <= shared_nbytes:
-        return _plan(rows, Memory.SHARED, threads, trips, target, cluster)
-    most = max(nbytes // (rows.vector * rows.held), 1)
-    threads, trips = threads_along(columns, rows.vector, most_trips=most)
-    if trips <= most:
-        return _plan(rows, Memory.LOCAL, threads, trips, target, cluster)
-    return Refused(
-        f"row in a cluster of {cluster}, {nbytes} bytes a thread",
-        f"slices of {columns * rows.held} bytes; at most {shared_nbytes} in shared memory or "
-        f"{nbytes} a thread in registers",
-    )
+    shared_out = threads_along(columns, rows.vector, most_trips=fewest, most=most)
+    found = _held(rows, Memory.SHARED, shared_nbytes, shared_out, target, cluster)
+    if isinstance(found, Candidate):
+        return found
+    shared_out = threads_along(columns, rows.vector, most_trips=_trips(rows, nbytes))
+    return _held(rows, Memory.LOCAL, nbytes, shared_out, target, cluster)
 
 
 def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """The whole row in a block that has a multiprocessor to itself."""
-    threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
-    limit = target.shared_nbytes_of_one
-    if rows.vector > 1 and rows.nbytes <= limit:
-        yield _plan(rows, Memory.SHARED, threads, trips, target)
-    else:
-        why = _no_shared(rows, rows.nbytes, limit)
-        yield Refused("row in shared memory, alone", why)
-    if trips <= max(FEW_BYTES_PER_THREAD // (rows.vector * rows.held), 1):
-        yield _plan(rows, Memory.LOCAL, threads, trips, target)
-    else:
-        yield Refused(
-            f"row in registers, {threads} threads",
-            f"{trips * rows.vector * rows.held} bytes a thread",
-        )
+    shared_out = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
+    yield _held(rows, Memory.SHARED, target.shared_nbytes_of_one, shared_out, target)
+    yield _held(rows, Memory.LOCAL, FEW_BYTES_PER_THREAD, shared_out, target)
 
 
 def _other_threads(
@@ -342,8 +335,8 @@ def _several_rows(
         elif rows.rows < several * first.kept_threads * target.multiprocessors:
             yield Refused(what, f"{rows.rows} rows are too few for blocks of more")
         else:
-            plan = replace(first, rows=several, held_nbytes=several * first.held_nbytes)
-            yield Candidate(plan.what, plan.params(target), plan)
+            held = several * first.held_nbytes
+            yield replace(first, rows=several, held_nbytes=held).candidate(target)
 
 
 def _plan(
@@ -359,7 +352,7 @@ def _plan(
     side_by_side = max(1, min(LEAST_BLOCK // threads, rows.rows))
     nbytes = threads * trips * rows.vector * rows.held * side_by_side
     plan = ReductionPlan(True, held_in, rows.vector, threads, side_by_side, trips, cluster, nbytes)
-    return Candidate(plan.what, plan.params(target), plan)
+    return plan.candidate(target)
 
 
 def threads_along(
@@ -429,7 +422,7 @@ def _columns_shared_out(
         fills = blocks * cluster <= target.multiprocessors and cluster <= target.max_cluster
         if rows.is_constant and fills and threads * kept % WARP_SIZE == 0 and own > 1:
             plan = ReductionPlan(False, None, vector, threads, kept, -(-own // threads), cluster)
-            yield Candidate(plan.what, plan.params(target), plan)
+            yield plan.candidate(target)
 
 
 def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -438,7 +431,7 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
     then larger ones, then one alone."""
     what = "columns in shared memory"
     if rows.vector == 1:
-        yield Refused(what, _no_shared(rows, 0, 0))
+        yield Refused(what, "its elements cannot be copied in vectors")
         return
     small = 2 * SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
     for limit in (small, target.shared_nbytes_of_several, target.shared_nbytes_of_one):
@@ -450,11 +443,11 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
             and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
         ]
         if plans:
-            yield Candidate(plans[0].what, plans[0].params(target), plans[0])
+            yield plans[0].candidate(target)
         else:
             least = _whole_lines(rows)[-1]
             nbytes = _slice_of_columns(rows, least, target.max_cluster, target).held_nbytes
-            yield Refused(what, _no_shared(rows, nbytes, limit))
+            yield Refused(what, f"{nbytes} bytes, more than {limit}")
 
 
 def _whole_lines(rows: ReductionFacts) -> tuple[int, ...]:
@@ -495,10 +488,8 @@ def _outer_plan(
         trips * vector * max(rows.held, 1) <= PERSISTENT_BYTES_PER_THREAD
     )
     nbytes = down * trips * vector * rows.held
-    plan = ReductionPlan(
-        False, Memory.LOCAL if held else None, vector, down, kept, trips, 1, nbytes
-    )
-    return Candidate(plan.what, plan.params(target), plan)
+    where = Memory.LOCAL if held else None
+    return ReductionPlan(False, where, vector, down, kept, trips, 1, nbytes).candidate(target)
 
 
 def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:

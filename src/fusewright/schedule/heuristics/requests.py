@@ -34,7 +34,7 @@ from fusewright.core.symbolic import Symbolic
 from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses
-from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.parallel import Loop, Parallel, trips_of
 from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
 SAMPLES = 64
@@ -98,12 +98,9 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     moving = {*variables(a.address), *(v for _, place in a.data for v in variables(place))}
     loops = list(zip(s.loops, a.variables, strict=True))
     inner = _inner(loops, moving)
-    trips = math.prod(
-        estimate(x.axis.extent)
-        for x, v in loops[: len(loops) - (inner is not None)]
-        if x.parallel.is_serial and v in moving
-    )
-    threads = math.prod(estimate(x.axis.extent) for x, _ in loops if x.parallel.is_thread)
+    around = loops[: len(loops) - (inner is not None)]
+    trips = trips_of(x for x, v in around if x.parallel.is_serial and v in moving)
+    threads = trips_of(x for x, _ in loops if x.parallel.is_thread)
     warps = -(-threads // WARP_SIZE)
     points = _points(a, loops, inner)
     address, active = _sampled(a, loops, inner, points)
@@ -159,7 +156,7 @@ def _points(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | N
     """Where the sampled warps are."""
     samples = np.arange(SAMPLES).reshape(-1, 1, 1)
     lanes = np.arange(WARP_SIZE).reshape(1, -1, 1)
-    count = math.prod(estimate(x.axis.extent) for x, _ in loops if x.parallel.is_thread)
+    count = trips_of(x for x, _ in loops if x.parallel.is_thread)
     first = _spread(samples, 1, -(-count // WARP_SIZE)) * WARP_SIZE
     thread = first + lanes
     exists = thread < count

@@ -99,15 +99,16 @@ class ScanPlan:
             kind, what = "columns_across", f"{what}, each read in vectors"
         if self.is_staged:
             kind, what = "rows_staged", f"{what}, through shared memory"
-        values = (
-            ("vector", self.vector),
-            ("run", self.run),
-            ("along", self.along),
-            ("beside", self.beside),
-            *((("own", self.own),) if self.own > 1 else ()),
-            *((("apart", self.apart),) if self.apart > 1 else ()),
+        params = Params.of(
+            f"scan_{kind}",
+            vector=self.vector,
+            run=self.run,
+            along=self.along,
+            beside=self.beside,
+            own=self.own if self.own > 1 else None,
+            apart=self.apart if self.apart > 1 else None,
         )
-        return Candidate(what, Params(f"scan_{kind}", values), self)
+        return Candidate(what, params, self)
 
 
 class ScanScheduler:

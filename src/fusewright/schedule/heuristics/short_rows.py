@@ -74,9 +74,9 @@ class ShortRows:
         """The plan with its parameters by name."""
         what = f"{self.rows} rows of {self.length} elements in registers of a thread"
         what += ", through shared memory" if self.is_staged else ""
-        values = (("vector", self.vector), ("rows", self.rows), ("threads", THREADS))
         name = "short_rows_staged" if self.is_staged else "short_rows"
-        return Candidate(what, Params(name, values), self)
+        params = Params.of(name, vector=self.vector, rows=self.rows, threads=THREADS)
+        return Candidate(what, params, self)
 
 
 class ShortRowsPlanner:

@@ -48,7 +48,7 @@ class SortPlan:
     def candidate(self) -> Candidate[SortPlan]:
         """The plan with its parameters by name."""
         what = f"{self.rows} rows a block, {self.along} threads a row"
-        return Candidate(what, Params("sort", (("along", self.along), ("rows", self.rows))), self)
+        return Candidate(what, Params.of("sort", along=self.along, rows=self.rows), self)
 
 
 class SortScheduler:

@@ -69,11 +69,11 @@ class StagedLines:
         many = "a line" if self.lines == 1 else f"{self.lines} lines"
         what = f"{many} through shared memory, {self.threads} threads"
         what += " with a place of all of them" if self.is_across else ""
-        values = (
-            *(("lines", self.lines), ("vector", self.width), ("threads", self.threads)),
-            *((("across", True),) if self.is_across else ()),
+        across, threads = self.is_across or None, self.threads
+        params = Params.of(
+            "staged_lines", lines=self.lines, vector=self.width, threads=threads, across=across
         )
-        return Candidate(what, Params("staged_lines", values), self)
+        return Candidate(what, params, self)
 
 
 class LinesScheduler:

@@ -110,13 +110,9 @@ class TiledReduction:
     def candidate(self) -> Candidate[TiledReduction]:
         """The plan with its parameters by name."""
         size = f"{self.far}x{self.near}"
-        values = (
-            ("tile", size),
-            ("vectors", f"{self.far_width}, {self.near_width}"),
-            ("threads", self.threads),
-        )
         name = "inner_tiled" if self.inner else "outer_tiled"
-        params = Params(name, values, min_blocks=self.min_blocks)
+        widths, most = f"{self.far_width}, {self.near_width}", self.min_blocks
+        params = Params.of(name, min_blocks=most, tile=size, vectors=widths, threads=self.threads)
         return Candidate(f"inputs across by tiles of {size}", params, self)
 
 

@@ -64,12 +64,11 @@ class TilePlan:
     @property
     def params(self) -> Params:
         """The parameters by name."""
-        values = (
-            ("tile", f"{self.rows}x{self.columns}x{self.depth}"),
-            ("own", f"{self.own_rows}x{self.own_columns}"),
-            ("stages", self.stages),
+        tile, own = (
+            f"{self.rows}x{self.columns}x{self.depth}",
+            f"{self.own_rows}x{self.own_columns}",
         )
-        return Params("tiled_sums", values)
+        return Params.of("tiled_sums", tile=tile, own=own, stages=self.stages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,14 +90,12 @@ class TransposePlan:
     def params(self) -> Params:
         """The parameters by name."""
         names = dict.fromkeys(w.tensor.name for w in self.walks)
-        return Params(
+        return Params.of(
             "transpose",
-            (
-                ("tile", f"{self.planes}x{self.far_tile}x{self.near_tile}"),
-                ("vectors", f"{self.far_width}, {self.near_width}"),
-                ("threads", self.threads),
-                ("through_shared", ", ".join(names)),
-            ),
+            tile=f"{self.planes}x{self.far_tile}x{self.near_tile}",
+            vectors=f"{self.far_width}, {self.near_width}",
+            threads=self.threads,
+            through_shared=", ".join(names),
         )
 
     @property

@@ -16,7 +16,6 @@ from dataclasses import replace
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import MatMul
 from fusewright.fusion.strided import fastest_axis
 from fusewright.schedule.copies import exchanged
 from fusewright.schedule.edits import set_allocation
@@ -24,13 +23,13 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.matmul import (
+    ProductScheduler,
     by_tiles,
     in_registers,
-    separate_operands,
     share_depth,
-    sizes_of_product,
+    tiles_of_operands,
 )
-from fusewright.schedule.heuristics.product_plans import Sizes, rows_of_group
+from fusewright.schedule.heuristics.product_plans import rows_of_group
 from fusewright.schedule.heuristics.warp_plans import (
     WarpPlan,
     ranked,
@@ -46,19 +45,13 @@ from fusewright.schedule.products import (
     strided_operand,
 )
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
-from fusewright.target import MAX_VECTOR_NBYTES, Feature, Target
+from fusewright.target import MAX_VECTOR_NBYTES, Feature
 
 WHAT = "tiles on the instructions of single warps"
 
 
-class WarpMatmulScheduler:
-    """One product, or several that share an operand, and what is computed of the results."""
-
-    def __init__(self, flow: Dataflow, target: Target) -> None:
-        self.flow, self._target = flow, target
-        self._products = [s for s in flow.stages if isinstance(s.op, MatMul)]
-        for p in self._products:
-            separate_operands(flow, p)
+class WarpMatmulScheduler(ProductScheduler):
+    """Products on the instructions of single warps."""
 
     def candidates(self) -> Iterator[Listed[WarpPlan]]:
         """Tiles in the order of their predicted time; behind them those whose depth blocks share,
@@ -67,10 +60,11 @@ class WarpMatmulScheduler:
         if problem is not None:
             yield Refused(WHAT, problem)
             return
-        sizes = sizes_of_product(self._products[0])
+        sizes = self._sizes()
         plans = [self._grouped(p) for p in warp_plans(sizes, self._target, len(self._products))]
-        splits = self._with_splits(plans, sizes)
-        widths = copy_widths(self._products[0])
+        known = plans if self._has_known_sizes() else []
+        splits = [q for p in known for q in with_shared_depth(p, sizes, self._target)]
+        widths = copy_widths(self._product)
         listed = (ranked(some, sizes, widths, self._target) for some in (plans, splits))
         for p in itertools.chain(*listed):
             shared = f", {p.splits} blocks for the depth of each" if p.splits > 1 else ""
@@ -78,35 +72,19 @@ class WarpMatmulScheduler:
             what = f"tiles of {tile} by single warps, {p.stages} stages{shared}"
             yield Candidate(what, p.params, p)
 
-    def _with_splits(self, plans: Sequence[WarpPlan], sizes: Sizes) -> list[WarpPlan]:
-        """The plans with shared depths, where all sizes are known."""
-        p = self._products[0]
-        if any(constant_value(e) is None for e in (*p.shape, p.operands[0].shape[-1])):
-            return []
-        return [q for p in plans for q in with_shared_depth(p, sizes, self._target)]
-
     def _problem(self) -> str | None:
         if not self._target.has(Feature.CP_ASYNC):
             return f"{self._target} has no copies by threads to shared memory"
-        operands = list(dict.fromkeys(o for p in self._products for o in p.operands))
-        if len(operands) > len(self._products) + 1:
-            return f"{len(self._products)} products that share no operand; a kernel holds one"
-        for o in operands:
-            if o.dtype.name not in WARP_MMA_DTYPES:
-                return (
-                    f"{o.name} is {o.dtype}; single warps multiply {' or '.join(WARP_MMA_DTYPES)}"
-                )
-            source = strided_operand(o)
-            if source is None:
-                return f"{o.name} is no view by strides of what lies in memory"
-            if (wrong := rows_copy_problem(source, o.dtype.nbytes)) is not None:
-                return f"{o.name}: {wrong}"
-        if len({o.dtype for o in operands}) > 1:
+        dtypes = {o.dtype: o for p in self._products for o in p.operands}
+        for dtype, o in dtypes.items():
+            if dtype.name not in WARP_MMA_DTYPES:
+                return f"{o.name} is {dtype}; single warps multiply {' or '.join(WARP_MMA_DTYPES)}"
+        if len(dtypes) > 1:
             return "operands of two dtypes"
-        return None
+        return self._operands_problem(lambda view, o, _: rows_copy_problem(view, o.dtype.nbytes))
 
     def _grouped(self, plan: WarpPlan) -> WarpPlan:
-        rows, columns = (constant_value(e) for e in self._products[0].shape[-2:])
+        rows, columns = (constant_value(e) for e in self._product.shape[-2:])
         if rows is None or columns is None:
             return plan
         down, sms = -(-rows // plan.rows), self._target.multiprocessors
@@ -121,7 +99,7 @@ class WarpMatmulScheduler:
 def schedule_warp_products(s: Schedule, stages: Sequence[Stage], plan: WarpPlan) -> None:
     """The kernel of products and their suffix."""
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
-    operands = _copies(s, products)
+    operands = tiles_of_operands(s, products, "cp_async")
     apart = [t.stage for t in (*products, *operands)]
     around = 2 + (plan.splits > 1)
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
@@ -145,15 +123,6 @@ def schedule_warp_products(s: Schedule, stages: Sequence[Stage], plan: WarpPlan)
     s.inline_most(suffix)
     for p in products:
         p.inline_at(ScheduledTensor(s, s.flow.consumers(p.stage)[0]), 1)
-
-
-def _copies(s: Schedule, products: Sequence[ScheduledTensor]) -> list[ScheduledTensor]:
-    """Copies of the operands by threads, one for all products that share an operand."""
-    found: list[ScheduledTensor] = []
-    for stage in dict.fromkeys(o for p in products for o in p.stage.operands):
-        readers = [p for p in products if stage in p.stage.operands]
-        found.append(ScheduledTensor(s, stage).cache_after(by="cp_async", readers=readers))
-    return found
 
 
 def _copy_tile(flow: Dataflow, o: ScheduledTensor, plan: WarpPlan) -> tuple[AxisClass, ...]:

@@ -99,15 +99,17 @@ class WarpPlan:
     @property
     def params(self) -> Params:
         """The parameters by name."""
-        values = (
-            ("tile", f"{self.rows}x{self.columns}x{self.depth}"),
-            ("warps", f"{self.down}x{self.across}"),
-            ("stages", self.stages),
-            ("group", self.group),
+        is_split = self.splits > 1
+        return Params.of(
+            "warp_matmul",
+            min_blocks=1,
+            tile=f"{self.rows}x{self.columns}x{self.depth}",
+            warps=f"{self.down}x{self.across}",
+            stages=self.stages,
+            group=self.group,
+            splits=self.splits if is_split else None,
+            mode=self.mode if is_split else None,
         )
-        if self.splits > 1:
-            values += (("splits", self.splits), ("mode", self.mode))
-        return Params("warp_matmul", values, min_blocks=1)
 
 
 def warp_plans(sizes: Sizes, target: Target, products: int = 1) -> list[WarpPlan]:

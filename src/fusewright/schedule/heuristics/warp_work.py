@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
-from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.target import WARP_SIZE
 
 FRAGMENT_NBYTES = 512
@@ -36,11 +35,11 @@ def warp_work(s: Stage) -> WarpWork:
     step, _, rows, columns, *_ = (estimate(x.axis.extent) for x in s.loops[-6:])
     inside = [x for x in s.loops if not x.parallel.is_block]
     around = [x for x in s.loops[:-6] if x.parallel is Parallel.SERIAL]
-    steps = step * math.prod(estimate(x.axis.extent) for x in around)
-    threads = math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel.is_thread)
+    steps = step * trips_of(around)
+    threads = trips_of(x for x in s.loops if x.parallel.is_thread)
     loads = rows + columns // 2
     return WarpWork(
-        pairs=math.prod(estimate(x.axis.extent) for x in inside),
+        pairs=trips_of(inside),
         through_shared=steps * loads * FRAGMENT_NBYTES * threads / WARP_SIZE,
         instructions=steps * (rows * columns + loads),
         registers=4 * rows * columns + fragment_registers(loads) + CODE.product_registers,

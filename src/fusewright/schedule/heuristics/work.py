@@ -35,7 +35,7 @@ from fusewright.schedule.heuristics.requests import Request, requests, share_bet
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
-from fusewright.schedule.parallel import Parallel
+from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import blocks_that_share, boxed_memory
 from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
@@ -189,28 +189,25 @@ def _extents(stages: Sequence[Stage]) -> dict[Parallel, int]:
 
 def _trips(s: Stage, start: int = 0) -> int:
     """How often a thread computes a stage, within its loops from `start` on."""
-    return math.prod(
-        estimate(x.axis.extent)
-        for x in s.loops[start:]
-        if x.parallel.is_serial or x.parallel in (Parallel.VECTORIZE, Parallel.BULK)
-    )
+    kinds = (Parallel.VECTORIZE, Parallel.BULK)
+    return trips_of(x for x in s.loops[start:] if x.parallel.is_serial or x.parallel in kinds)
 
 
 def _outer_trips(s: Stage) -> int:
     """Trips of the loops that really are loops, not unrolled."""
-    return math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel is Parallel.SERIAL)
+    return trips_of(x for x in s.loops if x.parallel is Parallel.SERIAL)
 
 
 def _own_threads(s: Stage) -> int:
     """Threads of a block among which a stage is shared out."""
-    return math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel.is_thread)
+    return trips_of(x for x in s.loops if x.parallel.is_thread)
 
 
 def _own_elements(s: Stage) -> int:
     """Elements that a block holds of a stage in shared memory."""
     inside = [x for x in s.loops[s.inline_depth :] if not x.parallel.is_block]
     threads = [x for x in s.loops[: s.inline_depth] if x.parallel.is_thread]
-    return math.prod(estimate(x.axis.extent) for x in (*threads, *inside))
+    return trips_of((*threads, *inside))
 
 
 def _lanes(s: Stage) -> int:
@@ -238,7 +235,7 @@ def _is_ring(s: Stage) -> bool:
 
 
 def _box_nbytes(s: Stage) -> int:
-    return math.prod(estimate(s.loops[i].axis.extent) for i in s.boxed) * s.dtype.nbytes
+    return trips_of(s.loops[i] for i in s.boxed) * s.dtype.nbytes
 
 
 def _ring_nbytes(s: Stage) -> int:
@@ -252,7 +249,7 @@ def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Itera
     for s in filter(_is_box, stages):
         memory = boxed_memory(s)
         if memory is not None:
-            trips = math.prod(estimate(x.axis.extent) for x in s.loops if x.parallel.is_serial)
+            trips = trips_of(x for x in s.loops if x.parallel.is_serial)
             asked = blocks * trips * _box_nbytes(s) / blocks_that_share(flow.graph, s)
             nbytes = numel(memory.source.shape) * s.dtype.nbytes
             is_written = s.memory is Memory.GLOBAL
@@ -262,11 +259,8 @@ def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Itera
 def _tiles_of_block(flow: Dataflow, product: Stage) -> int:
     """Tiles of the result that a block makes one after the other."""
     reduced = product.frame.reduced
-    return math.prod(
-        estimate(x.axis.extent)
-        for x in product.loops
-        if x.parallel is Parallel.SERIAL and not flow.graph.depends(x.axis, reduced)
-    )
+    serial = (x for x in product.loops if x.parallel is Parallel.SERIAL)
+    return trips_of(x for x in serial if not flow.graph.depends(x.axis, reduced))
 
 
 # --- global memory ------------------------------------------------------------------------------
@@ -428,7 +422,7 @@ def _held_elements(flow: Dataflow, s: Stage) -> int:
         x for x in s.loops[s.inline_depth :] if x.parallel in (Parallel.UNROLL, Parallel.VECTORIZE)
     ]
     kept = [x for x in own if not flow.graph.depends(x.axis, s.frame.reduced)]
-    count = math.prod(estimate(x.axis.extent) for x in kept)
+    count = trips_of(kept)
     return count if count > 1 else 0
 
 
