@@ -7,7 +7,7 @@ in tuples. Unchanged in, same object out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import TypeVar, cast, get_args, get_type_hints
@@ -70,23 +70,29 @@ def defaults_of(cls: type) -> dict[str, object]:
     return out
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: Node) -> Sequence[Node]:
     """The nodes directly below, in field order."""
-    for name in node_fields(type(node)):
+    names = node_fields(type(node))
+    if not names:
+        return ()
+    found: list[Node] = []
+    for name in names:
         value: object = getattr(node, name)
         if isinstance(value, Node):
-            yield value
+            found.append(value)
         elif isinstance(value, tuple):
-            for item in cast("tuple[object, ...]", value):
-                if isinstance(item, Node):
-                    yield item
+            items = cast("tuple[object, ...]", value)
+            found += [item for item in items if isinstance(item, Node)]
+    return found
 
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, parents first, in field order."""
-    yield node
-    for c in children(node):
-        yield from walk(c)
+    ahead = [node]
+    while ahead:
+        node = ahead.pop()
+        yield node
+        ahead.extend(reversed(children(node)))
 
 
 def map_children(node: N, f: Callable[[Node], Node | tuple[Node, ...]]) -> N:

@@ -137,13 +137,14 @@ class Substitution:
 
 _Replacing: TypeAlias = Callable[[Substitution, Any], object]
 _BY_KIND: tuple[tuple[type, _Replacing], ...] = (
-    (Expr, lambda s, e: s.expr(e)),
-    (Cond, lambda s, c: s.condition(c)),
+    (Int, lambda _, e: e),
+    (Expr, Substitution.expr),
+    (Cond, Substitution.condition),
     (Node, lambda s, n: s.node(n)),
-    (Buffer, lambda s, b: s.buffer(b)),
-    (TensorMap, lambda s, m: s.map(m)),
-    (Argument, lambda s, a: s.argument(a)),
-    (tuple, lambda s, items: s.items(items)),
+    (Buffer, Substitution.buffer),
+    (TensorMap, Substitution.map),
+    (Argument, Substitution.argument),
+    (tuple, Substitution.items),
 )
 
 

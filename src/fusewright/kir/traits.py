@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from fusewright.core.choice import Choice
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import ZERO, Expr, Var
 from fusewright.core.node import Node
@@ -23,7 +24,7 @@ from fusewright.target import WARP_SIZE, Feature
 # --- when work is complete ----------------------------------------------------------------------
 
 
-class AsyncKind(Enum):
+class AsyncKind(Choice):
     """What completes by groups: copies by a thread, bulk stores and bulk reductions, and matrix
     products of a warpgroup."""
 
@@ -168,7 +169,7 @@ class Visibility(Enum):
 # --- barriers -----------------------------------------------------------------------------------
 
 
-class Act(Enum):
+class Act(Choice):
     """What is done at an mbarrier: making it, arriving, bringing bytes that it counts, waiting for
     a phase, making it ordinary memory again."""
 

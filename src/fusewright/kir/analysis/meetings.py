@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -69,8 +69,7 @@ def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
     return first.in_order()
 
 
-@dataclass(slots=True, eq=False)
-class _By:
+class _By(NamedTuple):
     """Who meets an operation where: a statement, in the iteration `coords`, at a time; None for the
     statement at the end of the kernel. `agent` and `issuer` as in `Meeting`."""
 
