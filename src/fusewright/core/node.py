@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import TypeVar, cast, get_args, get_type_hints
 
 
@@ -26,6 +27,24 @@ N = TypeVar("N", bound=Node)
 def fields_of(cls: type) -> tuple[str, ...]:
     """The names of a node class's fields, in order."""
     return tuple(f.name for f in dataclasses.fields(cls))
+
+
+@cache
+def _positions(cls: type) -> dict[str, int]:
+    """By the name of a field its position."""
+    return {name: k for k, name in enumerate(fields_of(cls))}
+
+
+def values_of(node: object, names: tuple[str, ...]) -> tuple[object, ...]:
+    """The values of some fields, in order."""
+    return _getter(names)(node)
+
+
+@cache
+def _getter(names: tuple[str, ...]) -> Callable[[object], tuple[object, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return (lambda x: (getattr(x, names[0]),)) if names else (lambda _: ())
 
 
 _PLAIN = (int, float, str, Enum, type(None))
@@ -119,8 +138,10 @@ def with_fields(node: N, changed: Mapping[str, object]) -> N:
     """The node with other values in some fields. As `dataclasses.replace`, which looks at every
     field's definition each time, for classes whose fields are all arguments."""
     cls = type(node)
-    names = fields_of(cls)
-    return cls(*[changed[n] if n in changed else getattr(node, n) for n in names])
+    values, at = list(values_of(node, fields_of(cls))), _positions(cls)
+    for name, value in changed.items():
+        values[at[name]] = value
+    return cls(*values)
 
 
 def _map_tuple(

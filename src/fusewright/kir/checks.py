@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from fusewright.core.conditions import Cond
@@ -31,13 +32,18 @@ class Place(NamedTuple):
     parent: Statement | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelFacts:
-    """What checks look at; `target` is None when the kernel is for no target in particular."""
+    """What checks look at; `target` is None when the kernel is for no target in particular.
+    `acting`: the places but those of statements that are private."""
 
     kernel: Kernel
     target: Target | None
     places: tuple[Place, ...]
+
+    @cached_property
+    def acting(self) -> tuple[Place, ...]:
+        return tuple([p for p in self.places if not p.statement.is_private])
 
 
 Problem: TypeAlias = "tuple[Statement | None, str]"

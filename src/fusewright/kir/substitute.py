@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from fusewright.core.conditions import Cond, Truth, substitute_condition
 from fusewright.core.expr import Expr, Int, IntLike, Var, variables
-from fusewright.core.node import Node, symbolic_fields, with_fields
+from fusewright.core.node import Node, symbolic_fields, values_of, with_fields
 from fusewright.core.substitution import substitute
 from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, Statement, TensorMap
 from fusewright.kir.traverse import walk_statements
@@ -68,8 +68,8 @@ class Substitution:
         if isinstance(node, For):
             self._rebind(node)
         changed: dict[str, object] = {}
-        for name in symbolic_fields(type(node)):
-            old: object = getattr(node, name)
+        names = symbolic_fields(type(node))
+        for name, old in zip(names, values_of(node, names), strict=True):
             new = _replacing(type(old))(self, old)
             if new is not old:
                 changed[name] = new

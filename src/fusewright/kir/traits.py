@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from fusewright.core.choice import Choice
 from fusewright.core.conditions import TRUE, Cond
@@ -221,9 +221,15 @@ Barrier: TypeAlias = int | Buffer
 class Statement(Node):
     """Base of everything that can stand in a body. What a class does not say holds as given here:
     it touches no memory and no registers as operands, is complete where it stands, belongs to no
-    barrier, and is executed by each thread that comes there for itself."""
+    barrier, and is executed by each thread that comes there for itself.
+
+    A class `is_private` where all its statements are as given here, but for their operands in
+    registers: who asks what threads do to each other need not look at them.
+    """
 
     __slots__ = ()
+
+    is_private: ClassVar[bool] = False
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         """What it does to shared and global memory, reads first."""
