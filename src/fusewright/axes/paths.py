@@ -264,6 +264,8 @@ class _Ledger:
     def _rest(run: list[_Piece], d: Digit) -> list[_Piece]:
         """What a run holds beside the digit taken from it."""
         start = run[0].stride
+        if len(run) == 1 and start == d.stride and run[0].extent == d.extent:
+            return []
         whole: Expr = ZERO
         inner: Expr = ONE
         for p in run:

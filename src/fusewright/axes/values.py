@@ -155,6 +155,8 @@ def bounds(index: Expr, extent: Expr, *, below: bool = True, above: bool = True)
 
 def unpacked(word: Word, value: Expr) -> list[Expr]:
     """The values of the digits of a word whose value is in range."""
+    if len(word) == 1:
+        return [value]
     out: list[Expr] = []
     inner: Expr = ONE
     for position in range(len(word) - 1, -1, -1):
@@ -359,6 +361,8 @@ class Table:
     def digit(self, d: Digit, run: Sequence[Fact]) -> Value:
         """The value of a digit that lies in a run of facts."""
         first = run[0]
+        if len(run) == 1 and first.stride == d.stride and first.extent == d.extent:
+            return self.fact(first)
         whole: Expr = ZERO
         predicates: list[Cond] = []
         inner: Expr = ONE

@@ -162,13 +162,14 @@ def digits_of(definition: Definition) -> Word:
 
 def ratio(a: Expr, b: Expr) -> Expr | None:
     """`a / b` when the division is exact in the normal form, else None."""
-    kb = constant_value(b)
-    if kb is not None and isinstance(a, Int):
-        return integer(a.value // kb) if kb and a.value % kb == 0 else None
-    if kb == 1:
-        return a
-    if kb == 0:
-        return None
+    if isinstance(b, Int):
+        kb = b.value
+        if isinstance(a, Int):
+            return integer(a.value // kb) if kb and a.value % kb == 0 else None
+        if kb == 1:
+            return a
+        if kb == 0:
+            return None
     if a == b:
         return ONE
     q = floordiv(a, b)

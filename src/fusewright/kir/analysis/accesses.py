@@ -199,6 +199,7 @@ def _across(use: MemoryUse, kernel: Kernel) -> MemoryUse:
     return replace(use, index=rank * use.buffer.size + use.index)
 
 
+@lru_cache(maxsize=KEPT)
 def shared_allocs(kernel: Kernel) -> tuple[tuple[StatementSite, Alloc], ...]:
     """The allocations of shared memory, in textual order."""
     return tuple(
