@@ -11,6 +11,7 @@ import fusewright as fw
 from fusewright import driver, forms
 from fusewright.forms import chosen_form, prepare
 from fusewright.host.form import form
+from fusewright.schedule.heuristics.rating import Decisions
 from fusewright.target import target_of
 
 S = fw.TensorSpec
@@ -184,6 +185,21 @@ def test_what_was_decided_to_compare_forms_is_not_decided_again(
     assert [k.cuda for k in fw.compile(fusion).kernels] == expected
 
 
+def test_what_was_scheduled_to_compare_forms_is_lowered_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for its names: a group that is spelled otherwise is scheduled for itself."""
+    fusion = fw.trace(mixed_with_the_row_before, S((500000, 17), "bfloat16"))
+    expected = [k.cuda for k in fw.compile(fusion).kernels]
+    decisions, original = Decisions(), driver.schedule_group
+    chosen_form(fusion, TARGET, decisions=decisions)
+    assert all(d.better is None for d in decisions.made.values())
+    scheduled: list[Any] = []
+    monkeypatch.setattr(driver, "schedule_group", lambda *a: scheduled.append(a) or original(*a))
+    assert [k.cuda for k in fw.compile(fusion).kernels] == expected
+    assert not scheduled
+
+
 def short_rows_behind(dy: Any, x: Any) -> Any:
     d = dy * x
     return d - fw.mean(d, axis=-1, keepdims=True), fw.sum(d, axis=0)
@@ -209,5 +225,5 @@ def test_a_form_that_takes_longer_by_its_bytes_alone_is_not_scheduled(
 def test_no_launch_is_predicted_to_take_less_than_its_bytes(fn: Any) -> None:
     fusion = fw.trace(fn, S((4000, 1111), "bfloat16"))
     chosen = chosen_form(fusion, TARGET)
-    clock = forms._Clock(TARGET, {})
+    clock = forms._Clock(TARGET, Decisions())
     assert 0 < clock.least_rank(chosen) <= clock.rank(chosen)

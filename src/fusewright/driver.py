@@ -57,7 +57,7 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
-from fusewright.schedule.heuristics.rating import Decision, decide
+from fusewright.schedule.heuristics.rating import Decisions, decide
 from fusewright.schedule.order_checks import check_allocation_orders
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
@@ -224,8 +224,8 @@ class _Compiler:
     tuned_of: TunedOf
     made: list[Kernel]
     """The kernels made so far, which go into modules together."""
-    decisions: dict[object, Decision]
-    """How groups are scheduled, as far as it is decided already; by `Segment.decided_by`."""
+    decisions: Decisions
+    """How groups are scheduled, as far as it is decided already."""
     regions: dict[object, tuple[Program, ...]] = field(
         default_factory=dict[object, tuple[Program, ...]]
     )
@@ -243,11 +243,12 @@ class _Compiler:
                 return self._finished(segment, name, scalars, scheduled, tuned)
             except ScheduleError as e:
                 _log.warning("%s: a tuned schedule is ignored: %s", name, e)
-        first, key = None, segment.decided_by
-        if key not in self.decisions:
+        key, known = segment.decided_by, self.decisions
+        first = known.scheduled.pop((key, segment.spelled_by), None)
+        if key not in known.made:
             first = self._scheduled(segment)
-            self.decisions[key] = decide(segment.dataflow, *first, self.target)
-        better = self.decisions[key].better
+            known.made[key] = decide(segment.dataflow, *first, self.target)
+        better = known.made[key].better
         if better is not None:
             try:
                 other = self._scheduled(segment, better)
@@ -503,7 +504,9 @@ def compile_in_place(
     moving = {t.name for t in insertions_into(fusion, given)}
     spread: dict[str, str] = {}
     while True:
-        compiler = _Compiler(target, known, [], tuned_of or tuned_schedules(target), [], {})
+        compiler = _Compiler(
+            target, known, [], tuned_of or tuned_schedules(target), [], Decisions()
+        )
         whole = spread_insertions(fusion, moving - spread.keys())
         made = _in_place(whole, compiler, donated or {}, out_layouts, spread)
         if isinstance(made, Program):

@@ -69,7 +69,7 @@ from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments
 from fusewright.host.subspans import Subspan
-from fusewright.schedule.heuristics.rating import MARGIN, Decision, decided
+from fusewright.schedule.heuristics.rating import MARGIN, Decisions, decided
 from fusewright.target import Target
 
 NEAR = 1.03
@@ -102,7 +102,7 @@ def chosen_form(
     target: Target,
     *,
     given: Collection[Tensor] = (),
-    decisions: dict[object, Decision] | None = None,
+    decisions: Decisions | None = None,
 ) -> Form:
     """The form of a fusion that is predicted to take the least time. Where the memory of arguments
     may hold results (of those `given`) moves stay, which then cost nothing. How kernels of the
@@ -115,7 +115,7 @@ def chosen_form(
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
-    clock = _Clock(target, {} if decisions is None else decisions)
+    clock = _Clock(target, decisions or Decisions())
     best = _best(forms, clock)
     if merged is not fusion and _could_gain(best, clock):
         along = _moves_folded(merged, target, before=fusion)
@@ -293,7 +293,7 @@ def _in_parts(fusion: Fusion, target: Target) -> Fusion:
 class _Clock:
     """Predicts times for a target. Kernels of one structure are scheduled once."""
 
-    def __init__(self, target: Target, decisions: dict[object, Decision]) -> None:
+    def __init__(self, target: Target, decisions: Decisions) -> None:
         self._target = target
         self._forms: dict[Form, float] = {}
         self._items: dict[Form, tuple[Segment | Moves, ...]] = {}
@@ -339,13 +339,16 @@ class _Clock:
     @without_collection()
     def _of_group(self, segment: Segment) -> float:
         """The predicted time of a group's kernel; infinite where none can be scheduled."""
-        key = segment.decided_by
-        if key not in self._refused and key not in self._decisions:
+        key, known = segment.decided_by, self._decisions
+        if key not in self._refused and key not in known.made:
             try:
-                self._decisions[key] = decided(segment.dataflow, self._target)
+                known.made[key], scheduled = decided(segment.dataflow, self._target)
             except (ScheduleError, UnsupportedError):
                 self._refused.add(key)
-        return math.inf if key in self._refused else self._decisions[key].cost.us
+            else:
+                if known.made[key].better is None:
+                    known.scheduled[key, segment.spelled_by] = scheduled
+        return math.inf if key in self._refused else known.made[key].cost.us
 
 
 def _least_us(item: Segment | Moves, target: Target) -> float:

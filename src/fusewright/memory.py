@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from fusewright.core.choice import Choice
 
 
-class Memory(Enum):
+class Memory(Choice):
     """Global memory of the device, shared memory of a block, registers of a thread."""
 
     GLOBAL = "global"
@@ -13,7 +13,7 @@ class Memory(Enum):
     LOCAL = "local"
 
 
-class Cache(Enum):
+class Cache(Choice):
     """Cache policy of a global access: default, streaming (evict first), last use, read-only
     path (non-coherent), read-only path without allocation in L1, keep (evict last)."""
 

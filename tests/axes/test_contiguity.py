@@ -6,6 +6,7 @@ import random
 
 import pytest
 from brute import holds
+from tests.work import calls
 
 from fusewright.axes.contiguity import (
     Fit,
@@ -29,6 +30,13 @@ def test_pad_left_bounds_the_width() -> None:
     for pad, expected in ((1, 1), (2, 2), (4, 4)):
         index = v - pad
         assert vector_width(index, v, [less(-1, index), less(index, 8)], 4) == expected
+
+
+def test_what_was_found_of_an_address_is_found_again_by_less_work() -> None:
+    v, rows = lane(64), [Var(f"row{k}", 0, 99) for k in range(6)]
+    index = v + sum((33 * r for r in rows[1:]), 7 * rows[0])
+    first, second = (calls(lambda: vector_width(index, v, [], 8)) for _ in range(2))
+    assert second < first / 2
 
 
 def test_rows_must_be_aligned() -> None:

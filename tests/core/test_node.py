@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from tests.work import calls
 
+from fusewright.core.choice import Choice
 from fusewright.core.node import (
     Node,
     children,
@@ -31,6 +33,24 @@ class Pair(Node):
 
 
 TREE = Pair(Leaf(1), "a", (Leaf(2), "text", Pair(Leaf(3), "b")))
+
+
+class Colour(Choice):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_choices_hash_without_a_function_in_python() -> None:
+    assert Colour.__hash__ is object.__hash__
+    assert {Colour.RED: 1, Colour.BLUE: 2}[Colour("blue")] == 2
+
+
+def test_walks_take_a_call_or_two_a_node() -> None:
+    deep: Node = Leaf(0)
+    for _ in range(200):
+        deep = Pair(deep, "p")
+    walk_once = calls(lambda: list(walk(deep)))
+    assert walk_once < 25 * 201  # nested generators would take as many calls a node as it is deep
 
 
 def test_children_and_walk_follow_the_fields() -> None:

@@ -289,13 +289,19 @@ def reduction(block: tuple[int, ...], size: int, dims: str, fn: str = "add") -> 
     }}""")
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
+BLOCKS = [
+    ((32,), "tx, cx"), ((256,), "tx, cx"), ((1024,), "tx, cx"), ((96,), "tx, cx"),
+    ((8, 16), "tx, cx"), ((8, 16), "ty, cx"), ((64, 2), "tx, cx"), ((64,), "cx"),
+    ((24, 4), "tx, cx"), ((4, 8, 2), "tx, tz, cx"), ((2, 16), "ty, cx"), ((64,), "tx"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("block", "dims"),
+    ("block", "dims", "size"),
     [
-        ((32,), "tx, cx"), ((256,), "tx, cx"), ((1024,), "tx, cx"), ((96,), "tx, cx"),
-        ((8, 16), "tx, cx"), ((8, 16), "ty, cx"), ((64, 2), "tx, cx"), ((64,), "cx"),
-        ((24, 4), "tx, cx"), ((4, 8, 2), "tx, tz, cx"), ((2, 16), "ty, cx"), ((64,), "tx"),
+        *((block, dims, 3) for block, dims in BLOCKS),  # ranks are no bits
+        *((block, dims, 8) for block, dims in BLOCKS),  # the most that every target has
+        ((8, 16), "ty, cx", 2), ((96,), "tx, cx", 4),
     ],
 )  # fmt: skip
 def test_reductions_over_a_cluster(block: tuple[int, ...], dims: str, size: int) -> None:

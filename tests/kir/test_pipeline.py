@@ -68,6 +68,20 @@ def test_random_kernels_compute_the_same(seed: int) -> None:
     assert np.array_equal(run(kernel), run(final), equal_nan=True)
 
 
+def test_what_a_pass_left_alone_is_checked_for_a_later_stage_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[tuple[Kernel, str]] = []
+
+    def check(kernel: Kernel, stage: str, **_: object) -> None:
+        checked.append((kernel, stage))
+
+    monkeypatch.setattr(pipeline, "check_kernel", check)
+    run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(spec=2))
+    assert len(set(checked)) == len(checked) < len(PIPELINE)
+    assert {stage for _, stage in checked} == set(STAGES)
+
+
 def test_the_input_is_checked_first() -> None:
     bad = parse_kernel(ROW_SUM.replace("for (i < 2)", "for (i < tx)"))
     with pytest.raises(SpecError, match="stage lowered, check 'uniform extents'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import ml_dtypes
 import numpy as np
@@ -70,6 +71,18 @@ def test_products_are_right_and_every_sync_is_needed(name: str) -> None:
     report = verify_kernel(k, case, blocks=None)
     assert not report.missing
     assert not report.redundant
+
+
+def test_kernels_are_judged_as_a_whole_where_waits_may_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which takes as long as pruning; other syncs are judged by what they order."""
+    module = import_module("fusewright.kir.passes.prune_syncs")
+    judged: list[ir.Kernel] = []
+    original = module.faults
+    monkeypatch.setattr(module, "faults", lambda k: judged.append(k) or original(k))
+    run_pipeline(parse_kernel(PRODUCTS["roles"].text()), TARGET)
+    assert not judged
 
 
 @pytest.mark.parametrize("ring", ["stages 3 ahead 2", f"stages 3 {ROLES}"])

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
 
 from fusewright.errors import SpecError
+from fusewright.kir.checks import KernelFacts, places_of
 from fusewright.kir.cluster_spec import CLUSTER_CHECKS
-from fusewright.kir.ir import Kernel
+from fusewright.kir.ir import Kernel, Statement
 from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.semaphore_spec import SEMAPHORE_CHECKS
 from fusewright.kir.spec import CHECKS, STAGES, Stage, check_kernel
@@ -175,6 +177,31 @@ def test_every_check_has_a_rejection() -> None:
     own = {"arguments declared", "no decided conditions"}
     own |= {"proved facts"}  # in test_proved_facts.py
     assert {c.name for c in CHECKS} == named | own | {c.name for c in elsewhere}
+
+
+def statement_classes(cls: type[Statement] = Statement) -> Iterator[type[Statement]]:
+    for c in cls.__subclasses__():
+        yield c
+        yield from statement_classes(c)
+
+
+def test_private_statements_say_nothing_of_other_threads() -> None:
+    """Checks of what threads do to each other leave them out."""
+    traits = [
+        "memory_uses", "group", "mbarrier_use", "arrives_at", "waits_at", "issuing_thread",
+        "executed_by", "feature",
+    ]  # fmt: skip
+    private = [c for c in statement_classes() if c.is_private]
+    assert {c.__name__ for c in private} == {"Alloc", "Compute"}
+    for c in private:
+        assert all(getattr(c, name) is getattr(Statement, name) for name in traits)
+
+
+def test_checks_ask_only_statements_that_act() -> None:
+    kernel = _kernel(GOOD)
+    facts = KernelFacts(kernel, None, places_of(kernel))
+    asked = {type(p.statement).__name__ for p in facts.acting}
+    assert {"Load", "Store", "For"} <= asked and not asked & {"Alloc", "Compute"}
 
 
 def test_what_is_stored_once_is_a_parameter() -> None:

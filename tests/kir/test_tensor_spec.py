@@ -14,9 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 from product_kernels import Ring, packed
 
 from fusewright.errors import SpecError
+from fusewright.kir.ir import BoxLoad
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.tensor_spec import TENSOR_CHECKS
 from fusewright.kir.text import parse_kernel, print_kernel
+from fusewright.kir.traverse import walk_statements
 
 MAP = """map m: x sizes (64, 64) strides (1, 64) box (64, 64) swizzle 128
   map r: y sizes (64, 64) strides (1, 64) box (32, 64) swizzle 128 rounding tf32"""
@@ -210,3 +212,12 @@ def test_a_division_outside_brackets_prints_in_brackets() -> None:
     text = print_kernel(parse_kernel(_text(body)))
     assert "parity ((bx + 1)//2)" in text
     assert print_kernel(parse_kernel(text)) == text
+
+
+def test_rows_of_a_box_are_counted_by_one_variable() -> None:
+    """So that what an analysis keeps of a copy serves the passes behind it."""
+    kernel = parse_kernel(_text(GOOD))
+    s = next(s for s in walk_statements(kernel) if isinstance(s, BoxLoad))
+    uses = [u for _ in range(2) for u in s.memory_uses() if u.run is not None]
+    assert len(uses) == 2
+    assert uses[0].run is uses[1].run and uses[0].index == uses[1].index

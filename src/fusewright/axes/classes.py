@@ -157,12 +157,14 @@ class AxisGraph:
         if self._epoch != self.lines.epoch:
             self._normal = {}
             self._epoch = self.lines.epoch
-        found = self._normal.get(cls) or self._known(cls)
+        found = self._normal.get(cls)
         if found is None:
-            if cls.atom is not None:
-                found = self._of_atom(self.lines.canonical(cls.atom))
-            else:
-                found = self._of_word(self.lines.normal(cls.digits))
+            found = self._known(cls)
+            if found is None:
+                if cls.atom is not None:
+                    found = self._of_atom(self.lines.canonical(cls.atom))
+                else:
+                    found = self._of_word(self.lines.normal(cls.digits))
             self._normal[cls] = found
         return found
 

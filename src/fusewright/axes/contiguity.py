@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from fusewright.axes.pieces import pieces_of
 from fusewright.core.atoms import maximum, minimum
@@ -20,6 +21,7 @@ from fusewright.core.conditions import (
     substitute_condition,
 )
 from fusewright.core.expr import (
+    KEPT,
     ZERO,
     Expr,
     Var,
@@ -48,13 +50,19 @@ def vector_width(address: Expr, lane: Var, predicates: Sequence[Cond], max_width
     return width
 
 
+@lru_cache(KEPT)
+def _lanes_of(count: Expr, width: int) -> tuple[Var, Var]:
+    """Which group of lanes, and which lane of that: one pair of variables for each count and width,
+    so that what the arithmetic keeps of one access serves others."""
+    return Var("lane_group", 0, count // width - 1), Var("lane_within", 0, width - 1)
+
+
 def _fits(address: Expr, lane: Var, predicates: Sequence[Cond], width: int) -> bool:
     if constant_value(lane.lower) != 0 or lane.upper is None:
         return False
     if not is_multiple(lane.upper + 1, width):
         return False
-    within = Var("lane_within", 0, width - 1)
-    group = Var("lane_group", 0, (lane.upper + 1) // width - 1)
+    group, within = _lanes_of(lane.upper + 1, width)
     values = {lane: as_expr(width * group + within)}
     rest = substitute(address, values) - within
     if within in variables(rest) or not _divides(width, rest):

@@ -112,6 +112,13 @@ class Independence:
 
         `twisted=False` looks at what `x` adds when the operand it is twisted by is known.
         """
+        if x.atom is y.atom:
+            return _same_atom(x, y)
+        rx, ry = self._lines.root(x.atom.line), self._lines.root(y.atom.line)
+        if rx == ry:
+            return True
+        if not self.height(rx) and not self.height(ry):
+            return False
         key = (x, y, twisted)
         found = self.current().digits(key)
         if found is None:
@@ -119,14 +126,7 @@ class Independence:
         return found
 
     def _depend(self, x: Digit, y: Digit, *, twisted: bool) -> bool:
-        if x.atom is y.atom:
-            return _same_atom(x, y)
-        rx, ry = self._lines.root(x.atom.line), self._lines.root(y.atom.line)
-        if rx == ry:
-            return True
-        hx, hy = self.height(rx), self.height(ry)
-        if not hx and not hy:
-            return False
+        hx, hy = (self.height(self._lines.root(d.atom.line)) for d in (x, y))
         if hx >= hy:
             parts = self._parts(x, twisted=twisted)
             return any(self.digits(p, y, twisted=twisted) for p in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never, cast
+from typing import NamedTuple, TypeAlias, assert_never, cast
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.independence import Independence
@@ -162,8 +162,7 @@ def _table(graph: AxisGraph, known: Known, *, widen: bool) -> Table:
 # ----- linear accounting
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of an atom that is produced and not yet consumed."""
 
     digit: Digit
@@ -176,6 +175,10 @@ class _Piece:
     @property
     def extent(self) -> Expr:
         return self.digit.extent
+
+    @property
+    def top(self) -> Expr:
+        return self.digit.top
 
 
 @dataclass(slots=True)
@@ -261,6 +264,8 @@ class _Ledger:
     def _rest(run: list[_Piece], d: Digit) -> list[_Piece]:
         """What a run holds beside the digit taken from it."""
         start = run[0].stride
+        if len(run) == 1 and start == d.stride and run[0].extent == d.extent:
+            return []
         whole: Expr = ZERO
         inner: Expr = ONE
         for p in run:

@@ -71,6 +71,8 @@ class Fact:
     atom: Atom
     stride: Expr
     extent: Expr
+    top: Expr
+    """`stride * extent`: where the digits above begin."""
     origin: Origin
     number: int
 
@@ -90,6 +92,8 @@ class Piece(Protocol):
     def stride(self) -> Expr: ...
     @property
     def extent(self) -> Expr: ...
+    @property
+    def top(self) -> Expr: ...
 
 
 P = TypeVar("P", bound=Piece)
@@ -97,11 +101,13 @@ P = TypeVar("P", bound=Piece)
 
 def find_run(pieces: Sequence[P], stride: Expr, extent: Expr) -> list[P] | None:
     """The fewest pieces, innermost first, that lie on end and hold the digit `stride, extent`."""
-    best: list[P] | None = None
     wanted = mul(stride, extent)
-    for first in pieces:
-        if ratio(stride, first.stride) is None:
-            continue
+    begins = [p for p in pieces if ratio(stride, p.stride) is not None]
+    for first in begins:
+        if ratio(first.top, wanted) is not None:
+            return [first]
+    best: list[P] | None = None
+    for first in begins:
         run = _run_up_to(pieces, [first], wanted, None if best is None else len(best))
         if run is not None:
             best = run
@@ -114,12 +120,12 @@ def _run_up_to(
     """The shortest continuation of a run, below a length, whose end is a multiple of `wanted`."""
     if limit is not None and len(run) >= limit:
         return None
-    top = mul(run[-1].stride, run[-1].extent)
+    top = run[-1].top
     if ratio(top, wanted) is not None:
         return run
     best: list[P] | None = None
     for p in pieces:
-        if p.stride == top and p.extent != ONE:
+        if (p.stride is top or p.stride == top) and p.extent != ONE:
             found = _run_up_to(pieces, [*run, p], wanted, limit)
             if found is not None:
                 best, limit = found, len(found)
@@ -149,6 +155,8 @@ def bounds(index: Expr, extent: Expr, *, below: bool = True, above: bool = True)
 
 def unpacked(word: Word, value: Expr) -> list[Expr]:
     """The values of the digits of a word whose value is in range."""
+    if len(word) == 1:
+        return [value]
     out: list[Expr] = []
     inner: Expr = ONE
     for position in range(len(word) - 1, -1, -1):
@@ -185,12 +193,12 @@ def gaps(pieces: Sequence[P], extent: Expr) -> list[tuple[Expr, Expr]]:
 def stretches(facts: Sequence[Fact]) -> list[Digit]:
     """The parts of an atom that its facts cover without a break and that none continues. Facts of
     several lengths may begin at one place: each way on is followed to its end."""
-    ends = [mul(f.stride, f.extent) for f in facts]
+    ends = [f.top for f in facts]
     found: dict[Digit, None] = {}
     for first in facts:
         if first.stride in ends:
             continue
-        ahead = [mul(first.stride, first.extent)]
+        ahead = [first.top]
         while ahead:
             top = ahead.pop()
             following = _ends_from(facts, top)
@@ -203,7 +211,9 @@ def stretches(facts: Sequence[Fact]) -> list[Digit]:
 
 def _ends_from(pieces: Sequence[P], position: Expr) -> list[Expr]:
     """Where the pieces that begin at a position end, each place once."""
-    ends = [mul(p.stride, p.extent) for p in pieces if p.stride == position and p.extent != ONE]
+    ends = [
+        p.top for p in pieces if (p.stride is position or p.stride == position) and p.extent != ONE
+    ]
     return list(dict.fromkeys(ends))
 
 
@@ -257,8 +267,7 @@ class Table:
 
     def _overlaps(self, d: Digit) -> bool:
         return any(
-            ratio(f.stride, mul(d.stride, d.extent)) is None
-            and ratio(d.stride, mul(f.stride, f.extent)) is None
+            ratio(f.stride, mul(d.stride, d.extent)) is None and ratio(d.stride, f.top) is None
             for f in self.facts(d.atom)
         )
 
@@ -266,7 +275,8 @@ class Table:
 
     def _add(self, d: Digit, origin: Origin) -> None:
         facts = self._facts.setdefault(d.atom, [])
-        facts.append(Fact(d.atom, d.stride, d.extent, origin, self._count))
+        top = mul(d.stride, d.extent)
+        facts.append(Fact(d.atom, d.stride, d.extent, top, origin, self._count))
         self._count += 1
         self._stale.append(d.atom)
 
@@ -351,6 +361,8 @@ class Table:
     def digit(self, d: Digit, run: Sequence[Fact]) -> Value:
         """The value of a digit that lies in a run of facts."""
         first = run[0]
+        if len(run) == 1 and first.stride == d.stride and first.extent == d.extent:
+            return self.fact(first)
         whole: Expr = ZERO
         predicates: list[Cond] = []
         inner: Expr = ONE

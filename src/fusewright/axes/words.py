@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from fusewright.core.atoms import xor
 from fusewright.core.expr import (
+    KEPT,
     ONE,
     ZERO,
     Expr,
@@ -44,13 +46,17 @@ class Atom:
         return self.name if self.low == ZERO else f"{self.name}[{self.low}:]"
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
+class Digit(NamedTuple):
     """`(atom // stride) % extent`, where `stride * extent` divides the atom's extent."""
 
     atom: Atom
     stride: Expr
     extent: Expr
+
+    @property
+    def top(self) -> Expr:
+        """The stride of the digit above."""
+        return mul(self.stride, self.extent)
 
     @property
     def is_whole(self) -> bool:
@@ -156,13 +162,14 @@ def digits_of(definition: Definition) -> Word:
 
 def ratio(a: Expr, b: Expr) -> Expr | None:
     """`a / b` when the division is exact in the normal form, else None."""
-    ka, kb = constant_value(a), constant_value(b)
-    if ka is not None and kb is not None:
-        return integer(ka // kb) if kb and ka % kb == 0 else None
-    if kb == 1:
-        return a
-    if kb == 0:
-        return None
+    if isinstance(b, Int):
+        kb = b.value
+        if isinstance(a, Int):
+            return integer(a.value // kb) if kb and a.value % kb == 0 else None
+        if kb == 1:
+            return a
+        if kb == 0:
+            return None
     if a == b:
         return ONE
     q = floordiv(a, b)
@@ -201,7 +208,7 @@ def _leading(terms: Sequence[Term]) -> Term:
 
 def term_value(t: Term) -> Expr:
     """A term as an expression, without its sign."""
-    value: Expr = Int(abs(t.coefficient))
+    value: Expr = integer(abs(t.coefficient))
     for a in t.atoms:
         value = mul(value, a)
     return value
@@ -301,6 +308,7 @@ def aligned_core(word: Word, stride: Expr, extent: Expr) -> tuple[Expr, Expr] | 
     return None if size is None else (low, size)
 
 
+@lru_cache(KEPT)
 def aligned_hull(word: Word, stride: Expr, extent: Expr) -> Word:
     """The digits of a word on which `(word // stride) % extent` depends: the smallest aligned part
     around it, or the whole word where that is not known."""

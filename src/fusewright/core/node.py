@@ -7,9 +7,10 @@ in tuples. Unchanged in, same object out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import TypeVar, cast, get_args, get_type_hints
 
 
@@ -26,6 +27,24 @@ N = TypeVar("N", bound=Node)
 def fields_of(cls: type) -> tuple[str, ...]:
     """The names of a node class's fields, in order."""
     return tuple(f.name for f in dataclasses.fields(cls))
+
+
+@cache
+def _positions(cls: type) -> dict[str, int]:
+    """By the name of a field its position."""
+    return {name: k for k, name in enumerate(fields_of(cls))}
+
+
+def values_of(node: object, names: tuple[str, ...]) -> tuple[object, ...]:
+    """The values of some fields, in order."""
+    return _getter(names)(node)
+
+
+@cache
+def _getter(names: tuple[str, ...]) -> Callable[[object], tuple[object, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return (lambda x: (getattr(x, names[0]),)) if names else (lambda _: ())
 
 
 _PLAIN = (int, float, str, Enum, type(None))
@@ -70,23 +89,29 @@ def defaults_of(cls: type) -> dict[str, object]:
     return out
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: Node) -> Sequence[Node]:
     """The nodes directly below, in field order."""
-    for name in node_fields(type(node)):
+    names = node_fields(type(node))
+    if not names:
+        return ()
+    found: list[Node] = []
+    for name in names:
         value: object = getattr(node, name)
         if isinstance(value, Node):
-            yield value
+            found.append(value)
         elif isinstance(value, tuple):
-            for item in cast("tuple[object, ...]", value):
-                if isinstance(item, Node):
-                    yield item
+            items = cast("tuple[object, ...]", value)
+            found += [item for item in items if isinstance(item, Node)]
+    return found
 
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, parents first, in field order."""
-    yield node
-    for c in children(node):
-        yield from walk(c)
+    ahead = [node]
+    while ahead:
+        node = ahead.pop()
+        yield node
+        ahead.extend(reversed(children(node)))
 
 
 def map_children(node: N, f: Callable[[Node], Node | tuple[Node, ...]]) -> N:
@@ -113,8 +138,10 @@ def with_fields(node: N, changed: Mapping[str, object]) -> N:
     """The node with other values in some fields. As `dataclasses.replace`, which looks at every
     field's definition each time, for classes whose fields are all arguments."""
     cls = type(node)
-    names = fields_of(cls)
-    return cls(*[changed[n] if n in changed else getattr(node, n) for n in names])
+    values, at = list(values_of(node, fields_of(cls))), _positions(cls)
+    for name, value in changed.items():
+        values[at[name]] = value
+    return cls(*values)
 
 
 def _map_tuple(

@@ -16,6 +16,7 @@ from fusewright.core.expr import (
     add,
     as_expr,
     floordiv,
+    integer,
     mod,
     mul,
     variables,
@@ -38,7 +39,7 @@ def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
                 return e
             out: list[IntLike] = [e.constant]
             for t in e.terms:
-                product: Expr = Int(t.coefficient)
+                product: Expr = integer(t.coefficient)
                 for a in t.atoms:
                     product = mul(product, substitute(a, values))
                 out.append(product)

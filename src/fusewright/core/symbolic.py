@@ -40,7 +40,7 @@ class Symbolic:
             return self._leaves
         except AttributeError:
             own = (self,) if self.is_variable else ()
-            self._leaves = own + tuple(v for c in self.children for v in c.leaves)
+            self._leaves = own + tuple([v for c in self.children for v in c.leaves])
             return self._leaves
 
     def __bool__(self) -> NoReturn:

@@ -36,6 +36,7 @@ from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.asynchronous import BulkReduce
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 from fusewright.kir.tensor import BoxReduce, Mma, WarpMma
+from fusewright.kir.traverse import walk_statements
 from fusewright.kir.unread import UnreadKernel
 
 View: TypeAlias = tuple[Root, Expr]
@@ -341,12 +342,12 @@ def role_of(kernel: Kernel) -> str:
     """ "fill" for a kernel that only writes scalars, "copy" for one that computes nothing."""
     if isinstance(kernel, UnreadKernel):
         return kernel.border.role
-    nodes = list(walk(kernel))
-    if not global_reads(kernel) and not any(isinstance(n, Index) for n in nodes):
+    if not global_reads(kernel) and not any(isinstance(n, Index) for n in walk(kernel)):
         return "fill"
-    if any(isinstance(n, Mma | WarpMma | BulkReduce | BoxReduce) for n in nodes):
+    statements = list(walk_statements(kernel))
+    if any(isinstance(s, Mma | WarpMma | BulkReduce | BoxReduce) for s in statements):
         return "kernel"
-    computed = [n for n in nodes if isinstance(n, Compute) and not _is_literal(n)]
+    computed = [s for s in statements if isinstance(s, Compute) and not _is_literal(s)]
     return "kernel" if any(n.fn != "copy" for n in computed) else "copy"
 
 

@@ -61,6 +61,12 @@ class Segment:
         return structure_of(self.fusion)[0], self.layouts
 
     @property
+    def spelled_by(self) -> object:
+        """What groups that are decided alike are told apart by: names, and the values of scalars.
+        The dataflows of groups of which this is equal, too, are."""
+        return tuple(t.name for t in self.fusion.values), structure_of(self.fusion)[1]
+
+    @property
     def layouts(self) -> tuple[object, ...]:
         """What its kernel must know of what it writes: where that lies, None for memory that is as
         usual, and whether more than 16 bits of it are kept."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Var
@@ -18,10 +19,10 @@ Stage: TypeAlias = Literal["lowered", "expanded", "synced", "packed", "final"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A statement with what is in scope there; `conditions` are those of enclosing Ifs, `role` is
-    the enclosing Role, `parent` the statement around it."""
+    the enclosing Role, `parent` the statement around it. Of allocations that follow each other
+    `buffers` are those before the first."""
 
     statement: Statement
     variables: frozenset[Var]
@@ -31,13 +32,18 @@ class Place:
     parent: Statement | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelFacts:
-    """What checks look at; `target` is None when the kernel is for no target in particular."""
+    """What checks look at; `target` is None when the kernel is for no target in particular.
+    `acting`: the places but those of statements that are private."""
 
     kernel: Kernel
     target: Target | None
     places: tuple[Place, ...]
+
+    @cached_property
+    def acting(self) -> tuple[Place, ...]:
+        return tuple([p for p in self.places if not p.statement.is_private])
 
 
 Problem: TypeAlias = "tuple[Statement | None, str]"
@@ -59,8 +65,7 @@ def places_of(kernel: Kernel) -> tuple[Place, ...]:
     return tuple(_walk(kernel.body, top))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(NamedTuple):
     variables: frozenset[Var]
     buffers: frozenset[Buffer]
     conditions: tuple[Cond, ...]
@@ -69,22 +74,28 @@ class _Scope:
 
 
 def _walk(body: Body, scope: _Scope) -> Iterator[Place]:
+    allocated: list[Buffer] = []
     for s in body:
-        yield Place(s, scope.variables, scope.buffers, scope.conditions, scope.role, scope.parent)
         if isinstance(s, Alloc):
-            scope = replace(scope, buffers=scope.buffers | {s.buffer})
+            yield Place(s, *scope)
+            allocated.append(s.buffer)
+            continue
+        if allocated:
+            scope = scope._replace(buffers=scope.buffers.union(allocated))
+            allocated.clear()
+        yield Place(s, *scope)
         if not bodies_of(s):
             continue
-        inner = replace(scope, parent=s)
+        inner = scope._replace(parent=s)
         match s:
             case For():
-                yield from _walk(s.body, replace(inner, variables=scope.variables | {s.var}))
+                yield from _walk(s.body, inner._replace(variables=scope.variables | {s.var}))
             case If():
-                inner = replace(inner, conditions=(*scope.conditions, s.condition))
+                inner = inner._replace(conditions=(*scope.conditions, s.condition))
                 yield from _walk(s.then, inner)
                 yield from _walk(s.otherwise, inner)
             case Role():
-                yield from _walk(s.body, replace(inner, role=s))
+                yield from _walk(s.body, inner._replace(role=s))
             case _:
                 for part in bodies_of(s):
                     yield from _walk(part, inner)

@@ -39,7 +39,7 @@ def _header(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _statements(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not facts.kernel.cluster and s.feature() is Feature.CLUSTER:
             yield s, "the kernel has no cluster; give it one: cluster (cx < 2)"
@@ -51,7 +51,7 @@ def _exchanges(facts: KernelFacts) -> Iterator[Problem]:
     """What mbarriers of other blocks count all blocks do alike: each knows by its own part how
     much the others bring, and when."""
     k = facts.kernel
-    for place in facts.places:
+    for place in facts.acting:
         s, use = place.statement, place.statement.mbarrier_use()
         if use is None or not k.cluster or (use.blocks == 1 and use.rank is None):
             continue
@@ -69,7 +69,7 @@ def _counted(facts: KernelFacts) -> Iterator[Problem]:
     else may write the place."""
     stores = [
         (p.statement, u)
-        for p in facts.places
+        for p in facts.acting
         for u in p.statement.memory_uses()
         if u.rank is not None and u.writes
     ]
@@ -85,7 +85,7 @@ def _pairs(facts: KernelFacts) -> Iterator[Problem]:
             yield s, "no wait follows in the same body before the next arrival or its end"
         else:
             yield s, "no arrival comes before it in the same body"
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not isinstance(s, For):
             continue

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import Expr, Var
@@ -104,6 +105,8 @@ class Alloc(Statement):
     that loads fill, those `uncut` in the two words that a vector from anywhere lies in
     (`kir/passes/keep_words.py`).
     """
+
+    is_private: ClassVar[bool] = True
 
     buffer: Buffer
     offset: int | None = None
@@ -237,6 +240,8 @@ class Compute(Guarded):
 
     "cast" converts to the dtype of `dst`; "copy" moves. All other operands have one dtype.
     """
+
+    is_private: ClassVar[bool] = True
 
     fn: str
     dst: Reg

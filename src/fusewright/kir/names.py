@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from itertools import count
+from collections.abc import Collection
+from itertools import chain, count
 from typing import TypeVar
 
 from fusewright.core.expr import Var
@@ -74,7 +75,7 @@ class _Naming(Substitution):
         """The node under its new names; loops and allocations claim theirs first."""
         match node:
             case For():
-                name = self._unused(node.var.name, self._global.union(self._loops))
+                name = self._unused(node.var.name, self._global, self._loops)
                 self._claim_variable(node.var, name)
                 self._loops.append(name)
                 self._past_loops.add(name)
@@ -89,11 +90,11 @@ class _Naming(Substitution):
                 pass
         return super().node(node)
 
-    def _unused(self, name: str, taken: set[str]) -> str:
+    def _unused(self, name: str, *taken: Collection[str]) -> str:
         clean = re.sub(r"\W", "_", name) or "_"
         clean = f"_{clean}" if clean[0].isdigit() else clean
-        suffixes = (f"{clean}_{k}" for k in count(1))
-        return clean if clean not in taken else next(s for s in suffixes if s not in taken)
+        tried = chain((clean,), (f"{clean}_{k}" for k in count(1)))
+        return next(s for s in tried if not any(s in names for names in taken))
 
     def _claim_name(self, name: str) -> str:
         """A name for the whole kernel, which nothing else gets."""
@@ -110,7 +111,7 @@ class _Naming(Substitution):
             self.replace(v, v)
 
     def _claim_buffer(self, b: Buffer) -> None:
-        name = self._unused(b.name, self._global | self._past_loops)
+        name = self._unused(b.name, self._global, self._past_loops)
         self._global.add(name)
         size = self.expr(b.size)
         if name != b.name or size is not b.size:

@@ -18,7 +18,7 @@ def _semaphores(facts: KernelFacts) -> Iterator[Problem]:
                 yield None, f"the {name} {b} is no parameter of the kernel"
             if b in k.stored_once:
                 yield None, f"the {name} {b} is to be stored once; blocks write it in turns"
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if isinstance(s, SEMAPHORE_STATEMENTS):
             continue

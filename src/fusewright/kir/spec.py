@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fusewright.core.conditions import TRUE, Cond, prove
-from fusewright.core.expr import Expr, Int, Var, constant_value, variables
+from fusewright.core.conditions import TRUE, prove
+from fusewright.core.expr import Int, Var, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
+from fusewright.core.symbolic import Symbolic
 from fusewright.dtypes import bool_, is_bitcast, uint32
 from fusewright.errors import SpecError
 from fusewright.kir.analysis.proved_lanes import proved_lanes
@@ -160,7 +161,7 @@ def _variables_in_scope(facts: KernelFacts) -> Iterator[Problem]:
             yield s, f"variable {s.var} is already in use around this loop"
         own = {s.var} if isinstance(s, For) else set[Var]()
         for value in own_values(s):
-            if not isinstance(value, Expr | Cond):
+            if not isinstance(value, Symbolic) or not value.leaves:
                 continue
             for v in all_variables(value):
                 known = v in place.variables or v in own or isinstance(v, RegVar)
@@ -186,6 +187,8 @@ def _memories(facts: KernelFacts) -> Iterator[Problem]:
             if r.buffer.memory is not Memory.LOCAL:
                 where = r.buffer.memory.value
                 yield s, f"{r.buffer}[{r.index}] is used as a register but lives in {where} memory"
+    for place in facts.acting:
+        s = place.statement
         for use in s.memory_uses():
             if use.buffer.memory is Memory.LOCAL:
                 yield s, f"{use.buffer} is in registers; only global and shared memory is accessed"
@@ -247,7 +250,7 @@ def _stored_once(facts: KernelFacts) -> Iterator[Problem]:
     for b in k.stored_once:
         if b not in k.params:
             yield None, f"{b}, which is to be stored once, is no parameter"
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         for b in {u.buffer: None for u in s.memory_uses() if not u.writes}:
             if b in k.stored_once:
@@ -272,7 +275,7 @@ def _bounds(facts: KernelFacts) -> Iterator[Problem]:
 
 def _uniform_extents(facts: KernelFacts) -> Iterator[Problem]:
     threads = {d.var for d in facts.kernel.block if constant_value(d.extent) != 1}
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not isinstance(s, For):
             continue
@@ -289,7 +292,7 @@ _UNIFORM = {  # of warpgroups `kir/tensor_spec.py` asks more
 
 
 def _convergence(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
+    for place in facts.acting:
         s, team = place.statement, place.statement.executed_by()
         is_uniform = None if team is None else _UNIFORM.get(team)
         if team is None or is_uniform is None:
@@ -302,7 +305,7 @@ def _convergence(facts: KernelFacts) -> Iterator[Problem]:
 
 def _unique_ids(facts: KernelFacts) -> Iterator[Problem]:
     seen: set[int] = set()
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if isinstance(s, SyncStatement):
             if s.id in seen:
@@ -311,7 +314,7 @@ def _unique_ids(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _shuffles(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not isinstance(s, Shuffle):
             continue
@@ -323,7 +326,7 @@ def _shuffles(facts: KernelFacts) -> Iterator[Problem]:
 
 def _reductions(facts: KernelFacts) -> Iterator[Problem]:
     present = [d.var.name for d in (*facts.kernel.block, *facts.kernel.cluster)]
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not isinstance(s, ThreadReduce):
             continue
@@ -338,7 +341,7 @@ def _reductions(facts: KernelFacts) -> Iterator[Problem]:
 
 def _scans(facts: KernelFacts) -> Iterator[Problem]:
     present = [d.var.name for d in facts.kernel.block]
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not isinstance(s, ThreadScan):
             continue
@@ -385,7 +388,7 @@ def _literal_registers(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _no_trivial_loops(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if isinstance(s, For) and constant_value(s.extent) in (0, 1):
             yield s, f"a loop of {s.extent} trips is no loop"
@@ -406,13 +409,16 @@ def _no_decided_conditions(facts: KernelFacts) -> Iterator[Problem]:
 
 def _proved(facts: KernelFacts) -> Iterator[Problem]:
     """What the text of the kernel relies on holds."""
-    fit, cut = kept_in_words(facts.kernel), kept_uncut(facts.kernel)
-    for place in facts.places:
-        s = place.statement
-        if isinstance(s, Alloc) and s.in_words and s.buffer not in fit:
-            yield s, f"{s.buffer} is kept in words, but not only loads of whole words fill it"
-        if isinstance(s, Alloc) and s.uncut and s.buffer not in cut:
-            yield s, f"{s.buffer} is kept uncut, but not only vectors from anywhere fill it"
+    statements = [place.statement for place in facts.places]
+    allocated = [s for s in statements if isinstance(s, Alloc) and (s.in_words or s.uncut)]
+    if allocated:
+        fit, cut = kept_in_words(facts.kernel), kept_uncut(facts.kernel)
+        for s in allocated:
+            if s.in_words and s.buffer not in fit:
+                yield s, f"{s.buffer} is kept in words, but not only loads of whole words fill it"
+            if s.uncut and s.buffer not in cut:
+                yield s, f"{s.buffer} is kept uncut, but not only vectors from anywhere fill it"
+    for s in statements:
         if isinstance(s, Load):
             yield from _proved_lanes(s)
 

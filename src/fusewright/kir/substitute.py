@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from fusewright.core.conditions import Cond, Truth, substitute_condition
 from fusewright.core.expr import Expr, Int, IntLike, Var, variables
-from fusewright.core.node import Node, symbolic_fields, with_fields
+from fusewright.core.node import Node, symbolic_fields, values_of, with_fields
 from fusewright.core.substitution import substitute
 from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, Statement, TensorMap
 from fusewright.kir.traverse import walk_statements
@@ -68,8 +68,8 @@ class Substitution:
         if isinstance(node, For):
             self._rebind(node)
         changed: dict[str, object] = {}
-        for name in symbolic_fields(type(node)):
-            old: object = getattr(node, name)
+        names = symbolic_fields(type(node))
+        for name, old in zip(names, values_of(node, names), strict=True):
             new = _replacing(type(old))(self, old)
             if new is not old:
                 changed[name] = new
@@ -137,13 +137,14 @@ class Substitution:
 
 _Replacing: TypeAlias = Callable[[Substitution, Any], object]
 _BY_KIND: tuple[tuple[type, _Replacing], ...] = (
-    (Expr, lambda s, e: s.expr(e)),
-    (Cond, lambda s, c: s.condition(c)),
+    (Int, lambda _, e: e),
+    (Expr, Substitution.expr),
+    (Cond, Substitution.condition),
     (Node, lambda s, n: s.node(n)),
-    (Buffer, lambda s, b: s.buffer(b)),
-    (TensorMap, lambda s, m: s.map(m)),
-    (Argument, lambda s, a: s.argument(a)),
-    (tuple, lambda s, items: s.items(items)),
+    (Buffer, Substitution.buffer),
+    (TensorMap, Substitution.map),
+    (Argument, Substitution.argument),
+    (tuple, Substitution.items),
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, variables
-from fusewright.core.node import children, fields_of
+from fusewright.core.node import children, fields_of, values_of
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.lanes import conjunction, evaluate_lanes, holds, is_known
 from fusewright.kir.analysis.uniformity import all_agree, threads_of
@@ -31,7 +31,7 @@ _MAX_TRIED = 1 << 14
 
 def _blocking(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         threads = threads_of(place.role, k)
         whole = "role" if place.role else "block"
@@ -60,7 +60,7 @@ def _blocking(facts: KernelFacts) -> Iterator[Problem]:
 
 def _single_issuers(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         issuer = s.issuing_thread()
         if issuer is None:
@@ -82,7 +82,7 @@ def _span(threads: range) -> str:
 
 def _roles(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if isinstance(s, Role) and not isinstance(place.parent, Roles):
             yield s, "a role stands directly in roles"
@@ -114,7 +114,7 @@ def _roles(facts: KernelFacts) -> Iterator[Problem]:
 
 def _named_barriers(facts: KernelFacts) -> Iterator[Problem]:
     counts: dict[int, int] = {}
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not isinstance(s, NamedSync | BarrierArrive):
             continue
@@ -139,14 +139,15 @@ def _operands(facts: KernelFacts) -> Iterator[Problem]:
         yield from ((s, problem) for problem in s.problems())
         if isinstance(s, Alloc):
             continue
-        registers = {u.reg for u in register_uses(s)}
-        for r in children(s):
-            if isinstance(r, Reg) and r not in registers:
+        named = [r for r in children(s) if isinstance(r, Reg)]
+        registers = [u.reg for u in register_uses(s)] if named else []
+        for r in named:
+            if r not in registers:
                 yield s, f"it names the register {r.buffer}[{r.index}] and does not say what for"
-        buffers = {u.buffer for u in s.memory_uses()}
-        for name in fields_of(type(s)):
-            b: object = getattr(s, name)
-            if isinstance(b, Buffer) and b not in buffers:
+        buffers = [b for b in values_of(s, fields_of(type(s))) if isinstance(b, Buffer)]
+        used = [u.buffer for u in s.memory_uses()] if buffers else []
+        for b in buffers:
+            if b not in used:
                 yield s, f"it names the buffer {b} and does not say what for"
 
 
@@ -154,7 +155,7 @@ def _operands(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _mbarriers(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
+    for place in facts.acting:
         s, use = place.statement, place.statement.mbarrier_use()
         if use is None:
             continue

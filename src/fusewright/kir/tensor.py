@@ -87,7 +87,7 @@ class _Box(Statement):
 
     def _global_use(self, done: Completes, *, writes: bool) -> MemoryUse:
         m, rows = self.map, self.map.box_size // self.map.box[0]
-        run = Var("box_row", 0, rows - 1)
+        run = _box_rows(rows)
         index, inner = self.coordinates[0], 1
         for c, stride, extent in zip(self.coordinates[1:], m.strides[1:], m.box[1:], strict=False):
             index = index + (c + mod(floordiv(run, inner), extent)) * stride
@@ -117,6 +117,12 @@ class _Box(Statement):
         step = max(_box_step(buffer.dtype), GROUP_ROWS * m.swizzle // buffer.dtype.nbytes)
         if is_misaligned(index, step):
             yield f"the index {index} is not a multiple of {step}, where the exchange begins anew"
+
+
+@lru_cache(maxsize=64)
+def _box_rows(count: int) -> Var:
+    """The number of a row of a box, one variable for all boxes of as many, as that of a panel."""
+    return Var("box_row", 0, count - 1)
 
 
 @lru_cache(maxsize=64)

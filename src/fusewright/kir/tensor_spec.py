@@ -102,7 +102,7 @@ def _tiles(facts: KernelFacts) -> Iterator[Problem]:
 
 def _warpgroups(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if s.executed_by() is not Team.WARPGROUP:
             continue
@@ -127,7 +127,7 @@ def _warpgroups(facts: KernelFacts) -> Iterator[Problem]:
 def _accumulators(facts: KernelFacts) -> Iterator[Problem]:
     """Products under way may share an accumulator only as a whole: then they are done in order."""
     seen: list[tuple[Statement, object, int, int]] = []
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if not isinstance(s, Mma):
             continue
@@ -188,14 +188,14 @@ def _groups(role: Role | None, kernel: Kernel) -> range:
 
 
 def _maps_in_scope(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
+    for place in facts.acting:
         m = getattr(place.statement, "map", None)
         if isinstance(m, TensorMap) and m not in facts.kernel.maps:
             yield place.statement, f"tensor map {m} is not in the header of the kernel"
 
 
 def _counted(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
+    for place in facts.acting:
         s = place.statement
         if isinstance(s, BoxLoad) and s.barrier is None:
             yield s, "no mbarrier counts the bytes of the box; materialise_rings gives it one"

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
+from fusewright.core.choice import Choice
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import ZERO, Expr, Var
 from fusewright.core.node import Node
@@ -23,7 +24,7 @@ from fusewright.target import WARP_SIZE, Feature
 # --- when work is complete ----------------------------------------------------------------------
 
 
-class AsyncKind(Enum):
+class AsyncKind(Choice):
     """What completes by groups: copies by a thread, bulk stores and bulk reductions, and matrix
     products of a warpgroup."""
 
@@ -168,7 +169,7 @@ class Visibility(Enum):
 # --- barriers -----------------------------------------------------------------------------------
 
 
-class Act(Enum):
+class Act(Choice):
     """What is done at an mbarrier: making it, arriving, bringing bytes that it counts, waiting for
     a phase, making it ordinary memory again."""
 
@@ -220,9 +221,15 @@ Barrier: TypeAlias = int | Buffer
 class Statement(Node):
     """Base of everything that can stand in a body. What a class does not say holds as given here:
     it touches no memory and no registers as operands, is complete where it stands, belongs to no
-    barrier, and is executed by each thread that comes there for itself."""
+    barrier, and is executed by each thread that comes there for itself.
+
+    A class `is_private` where all its statements are as given here, but for their operands in
+    registers: who asks what threads do to each other need not look at them.
+    """
 
     __slots__ = ()
+
+    is_private: ClassVar[bool] = False
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         """What it does to shared and global memory, reads first."""

@@ -9,7 +9,7 @@ from typing import TypeVar, cast, get_type_hints
 
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var, variables
-from fusewright.core.node import Node, symbolic_fields, with_fields
+from fusewright.core.node import Node, symbolic_fields, values_of, with_fields
 from fusewright.core.symbolic import Symbolic
 from fusewright.kir.ir import Body, Buffer, Reg, RegVar, Statement
 from fusewright.kir.traits import RegisterUse
@@ -68,6 +68,15 @@ def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
     return with_bodies(node, lambda body: f(map_body(body, inner)))
 
 
+def map_statements(node: N, f: Callable[[Statement], Statement]) -> N:
+    """The node with every statement below it replaced by `f(statement)`, inner ones first."""
+
+    def mapped(s: Statement) -> Statement:
+        return f(map_statements(s, f) if body_fields(type(s)) else s)
+
+    return with_bodies(node, lambda body: map_body(body, mapped))
+
+
 def walk_statements(node: Node) -> Iterator[Statement]:
     """All statements below a node, outer ones first, in textual order."""
     open_ = [chain.from_iterable(bodies_of(node))]
@@ -122,23 +131,22 @@ def _mentions(node: Node) -> tuple[tuple[object, ...], tuple[Reg, ...], tuple[Bu
 def _gather(node: Node, values: list[object], registers: list[Reg]) -> None:
     if isinstance(node, Reg):
         registers.append(node)
-    for name in symbolic_fields(type(node)):
-        _gather_value(getattr(node, name), values, registers)
+    _gather_values(values_of(node, symbolic_fields(type(node))), values, registers)
 
 
-def _gather_value(value: object, values: list[object], registers: list[Reg]) -> None:
-    if isinstance(value, Node):
-        if not isinstance(value, Statement):
-            _gather(value, values, registers)
-    elif isinstance(value, tuple):
-        for item in cast("tuple[object, ...]", value):
-            _gather_value(item, values, registers)
-    else:
-        values.append(value)
-        if isinstance(value, Symbolic) and value.leaves:
-            for v in dict.fromkeys(value.leaves):
-                if isinstance(v, RegVar):
-                    _gather(v.reg, [], registers)
+def _gather_values(found: tuple[object, ...], values: list[object], registers: list[Reg]) -> None:
+    for value in found:
+        if isinstance(value, Node):
+            if not isinstance(value, Statement):
+                _gather(value, values, registers)
+        elif isinstance(value, tuple):
+            _gather_values(cast("tuple[object, ...]", value), values, registers)
+        else:
+            values.append(value)
+            if isinstance(value, Symbolic) and value.leaves:
+                for v in dict.fromkeys(value.leaves):
+                    if isinstance(v, RegVar):
+                        _gather(v.reg, [], registers)
 
 
 @lru_cache(maxsize=KEPT)

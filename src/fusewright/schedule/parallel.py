@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
 from fusewright.axes.classes import AxisClass
+from fusewright.core.choice import Choice
 from fusewright.core.substitution import estimate
 
 
-class Parallel(Enum):
+class Parallel(Choice):
     """Serial and Unroll loops appear in the kernel; the others are its grid and block dimensions
     or the lanes of one wide access (Vectorize). A ClusterX loop runs over the blocks of a cluster,
     which are neighbours along x of the grid. Bulk loops are the rows and columns of a box that the

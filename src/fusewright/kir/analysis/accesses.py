@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
 
+from fusewright.core.choice import Choice
 from fusewright.core.conditions import TRUE, Cond, negate
 from fusewright.core.expr import Expr, add
 from fusewright.core.memo import Memo
@@ -54,7 +54,7 @@ MAX_PLACES = 1 << 14
 """Different places of wide accesses."""
 
 
-class Moment(Enum):
+class Moment(Choice):
     """Which part of a use an access is: all of it, or the issue or the completion of one that is
     asynchronous. An issue comes after what precedes it, a completion before what follows it."""
 
@@ -199,6 +199,7 @@ def _across(use: MemoryUse, kernel: Kernel) -> MemoryUse:
     return replace(use, index=rank * use.buffer.size + use.index)
 
 
+@lru_cache(maxsize=KEPT)
 def shared_allocs(kernel: Kernel) -> tuple[tuple[StatementSite, Alloc], ...]:
     """The allocations of shared memory, in textual order."""
     return tuple(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
 
@@ -42,13 +42,16 @@ _Ends = Mapping[Instance, Sequence[Instance]]
 class Completions:
     """The operations of a kernel in a `run`: `issued` by textual order, the waits that end each
     `by_phase`, or with its group, as far as the first that its threads certainly come to, and how
-    roles know of each other."""
+    roles know of each other; `concerned`: by kind what starts, ends or awaits its groups."""
 
     issued: Mapping[int, Sequence[Instance]]
     by_phase: _Ends
     groups: Mapping[AsyncKind, Groups]
     roles: RoleOrder
     run: AsyncRun | None = None
+    concerned: Mapping[AsyncKind, Sequence[Event]] = field(
+        default_factory=dict[AsyncKind, Sequence[Event]]
+    )
 
     def instances(self, order: int) -> Sequence[Instance]:
         """The operations of the statement at a textual position."""
@@ -98,8 +101,13 @@ def completions(
     for e in _of(events, lambda e: is_asynchronous(e.statement)):
         issued.setdefault(e.instance.order, []).append(e.instance)
     roles, loads = role_order(events)
-    groups = {kind: _groups(kind, _concerning(events, kind)) for kind in AsyncKind}
-    return Completions(issued, loads, groups, roles, run)
+    concerned: dict[AsyncKind, list[Event]] = {kind: [] for kind in AsyncKind}
+    for e in events:
+        kind = _concerned(e.statement)
+        if kind is not None:
+            concerned[kind].append(e)
+    groups = {kind: _groups(kind, found) for kind, found in concerned.items()}
+    return Completions(issued, loads, groups, roles, run, concerned)
 
 
 def with_planned(done: Completions, plan: Plan) -> Completions:
@@ -110,7 +118,7 @@ def with_planned(done: Completions, plan: Plan) -> Completions:
     for kind in AsyncKind:
         mine = _concerning(added, kind)
         if mine:
-            events = [*_concerning(done.run.events, kind), *mine]
+            events = [*done.concerned[kind], *mine]
             events.sort(key=attrgetter("instance.time"))
             groups[kind] = _groups(kind, events)
     return replace(done, groups=groups)
@@ -118,8 +126,7 @@ def with_planned(done: Completions, plan: Plan) -> Completions:
 
 def changed_groups(done: Completions, kind: AsyncKind, changes: Changes) -> Completions:
     """What completes when, after changes to the commits and waits of one kind."""
-    assert done.run is not None
-    mine = _concerning(done.run.events, kind)
+    mine = done.concerned[kind]
     group = _groups(kind, [x for e in mine for x in changed_event(e, changes)])
     return replace(done, groups={**done.groups, kind: group})
 
@@ -139,14 +146,15 @@ def _of(events: Iterable[Event], is_meant: Callable[[Event], bool]) -> list[Even
 
 def _concerning(events: Iterable[Event], kind: AsyncKind) -> list[Event]:
     """The operations, commits and waits of a kind."""
-    return _of(events, lambda e: _concerns(e.statement, kind))
+    return [e for e in events if _concerned(e.statement) is kind]
 
 
 # --- groups -------------------------------------------------------------------------------------
 
 
-def _concerns(s: Statement, kind: AsyncKind) -> bool:
-    return s.group() is kind or (isinstance(s, AsyncCommit | AsyncWait) and s.kind is kind)
+def _concerned(s: Statement) -> AsyncKind | None:
+    """The kind of groups that a statement starts, ends or waits for."""
+    return s.kind if isinstance(s, AsyncCommit | AsyncWait) else s.group()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

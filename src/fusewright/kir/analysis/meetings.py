@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -69,8 +69,7 @@ def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
     return first.in_order()
 
 
-@dataclass(slots=True, eq=False)
-class _By:
+class _By(NamedTuple):
     """Who meets an operation where: a statement, in the iteration `coords`, at a time; None for the
     statement at the end of the kernel. `agent` and `issuer` as in `Meeting`."""
 
@@ -263,8 +262,10 @@ def _across(
     f, g = a.access, b.access
     of, to = agent_of(f.site), agent_of(g.site)
     loads: dict[tuple[int, ...], Instance] = {}
+    rows: list[list[int]] = []
     if g.use.completes.by_mbarrier:
         loads = {i.coords: i for i in done.instances(g.order)}
+        rows = b.coords.tolist()
     order = np.argsort(b.times, kind="stable")
     met_by = [order[meets[kind][b.kind[order]]] for kind in range(len(a.cells))]
     times = [b.times[found].tolist() for found in met_by]
@@ -274,9 +275,8 @@ def _across(
         first = 0 if past is None else bisect_left(times[kind], past.time)
         for at in range(first, len(times[kind])):
             time, k = times[kind][at], int(met_by[kind][at])
-            load = loads.get(b.coords_of(k)) if loads else None
-            ends = () if load is None else done.ends_of(load, WITH_PHASE)
-            if any(e.agent == of and e.time < issue.time for e in ends):
+            load = loads.get(tuple(rows[k])) if loads else None
+            if load is not None and _is_awaited(done.ends_of(load, WITH_PHASE), of, issue.time):
                 continue
             arrival = roles.arrival_known(of, to, g.use.issuer, time)
             if arrival is None or arrival.time < issue.time or f.use.completes.by_mbarrier:
@@ -285,6 +285,11 @@ def _across(
                 place, coords = found.places[arrival.order], arrival.coords
                 yield issue, _By(place, lambda c=coords: c, arrival.time, of, g.use.issuer)
             break
+
+
+def _is_awaited(ends: Sequence[Instance], agent: Agent, time: int) -> bool:
+    """Whether an agent comes to one of these waits before a time."""
+    return any(e.time < time and e.agent == agent for e in ends)
 
 
 # --- registers ----------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from fusewright.core.choice import Choice
 from fusewright.core.conditions import prove, substitute_condition
 from fusewright.core.expr import variables
 from fusewright.kir.analysis.sites import (
@@ -51,7 +51,7 @@ RELAXED_KINDS: tuple[Kind, ...] = ("START", "INIT")
 """What a cluster barrier orders without handing on what its threads did in memory."""
 
 
-class SyncScope(Enum):
+class SyncScope(Choice):
     """Who has to wait for whom: lanes of one warp, all threads of a block (of a role, where both
     accesses stand in it), or all blocks of a cluster. THREAD: nobody, one thread has to pass the
     point."""

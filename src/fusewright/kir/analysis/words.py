@@ -6,7 +6,7 @@ not waited for in this one, and the upper half of a word becomes a float in one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fusewright.core.expr import ZERO, constant_value
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, For, Kernel, Load
@@ -19,7 +19,7 @@ def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
     """The register buffers of short elements that loads fill in whole words, and that only
     arithmetic reads."""
     loads = (s for s in walk_statements(kernel) if isinstance(s, Load))
-    return frozenset(s.dst.buffer for s in loads) - _used_otherwise(kernel, _fills_words)
+    return _used_by(loads, kernel, _fills_words)
 
 
 def kept_uncut(kernel: Kernel) -> frozenset[Buffer]:
@@ -27,7 +27,15 @@ def kept_uncut(kernel: Kernel) -> frozenset[Buffer]:
     begin anywhere, and that only arithmetic reads: cut out of their two words where they are
     loaded, they would be waited for there."""
     loads = _loads_of_the_next(kernel.body, frozenset())
-    return frozenset(s.dst.buffer for s in loads) - _used_otherwise(kernel, _is_one_cut)
+    return _used_by(loads, kernel, _is_one_cut)
+
+
+def _used_by(
+    loads: Iterable[Load], kernel: Kernel, fills: Callable[[Load], bool]
+) -> frozenset[Buffer]:
+    """The buffers of those loads that are of a kind, where nothing uses them otherwise."""
+    filled = frozenset(s.dst.buffer for s in loads if fills(s))
+    return filled - _used_otherwise(kernel, fills) if filled else filled
 
 
 def _used_otherwise(kernel: Kernel, fills: Callable[[Load], bool]) -> frozenset[Buffer]:

@@ -29,6 +29,8 @@ def add_at_once(kernel: Kernel) -> Kernel:
 
 def _body(body: Body) -> Body:
     """The body with its sums taken early; the same where there are none."""
+    if all(_term(s) is None for s in body):
+        return body
     uses = _Uses(body)
     moved: dict[int, Compute] = {}
     gone: set[int] = set()

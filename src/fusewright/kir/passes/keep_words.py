@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusewright.core.node import Node, rewrite
 from fusewright.kir.analysis.words import kept_in_words, kept_uncut
-from fusewright.kir.ir import Alloc, Kernel
+from fusewright.kir.ir import Alloc, Kernel, Statement
+from fusewright.kir.traverse import map_statements
 
 
 def keep_words(kernel: Kernel) -> Kernel:
@@ -21,11 +21,11 @@ def keep_words(kernel: Kernel) -> Kernel:
     uncut = kept_uncut(kernel)
     found = kept_in_words(kernel) - uncut
 
-    def marked(n: Node) -> Node:
+    def marked(n: Statement) -> Statement:
         if isinstance(n, Alloc) and n.buffer in uncut and not n.uncut:
             return replace(n, uncut=True)
         if isinstance(n, Alloc) and n.buffer in found and not n.in_words:
             return replace(n, in_words=True)
         return n
 
-    return rewrite(kernel, marked) if found or uncut else kernel
+    return map_statements(kernel, marked) if found or uncut else kernel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusewright.core.node import Node, rewrite
 from fusewright.kir.analysis.proved_lanes import proved_lanes
-from fusewright.kir.ir import Kernel, Load
+from fusewright.kir.ir import Kernel, Load, Statement
+from fusewright.kir.traverse import map_statements
 
 
 def locate_loads(kernel: Kernel) -> Kernel:
@@ -18,10 +18,10 @@ def locate_loads(kernel: Kernel) -> Kernel:
     order:    when indices no longer change
     """
 
-    def located(n: Node) -> Node:
+    def located(n: Statement) -> Statement:
         if not isinstance(n, Load):
             return n
         lanes = proved_lanes(n)
         return n if lanes == n.lanes else replace(n, lanes=lanes)
 
-    return rewrite(kernel, located)
+    return map_statements(kernel, located)

@@ -132,8 +132,8 @@ def _prune_by_trial(kernel: Kernel) -> Kernel:
     """A wait, a commit and a barrier rely on each other, so each change is judged on the kernel
     that it leaves. The two statements of a cluster barrier stay, and in roles the barriers behind
     which threads hand on to other roles what they did to memory."""
-    allowed, nsplit = faults(kernel), len(split_barriers(kernel))
-    trials = _Trials(kernel)
+    given, nsplit = kernel, len(split_barriers(kernel))
+    trials, allowed = _Trials(kernel), None
     for statement in _prunable(kernel):
         now = statement
         for number, new in enumerate((None, *_weaker(statement))):
@@ -143,6 +143,8 @@ def _prune_by_trial(kernel: Kernel) -> Kernel:
                 continue
             changed = _replaced(trials.kernel, now, () if new is None else new)
             if isinstance(now, AsyncCommit | AsyncWait):
+                if allowed is None:
+                    allowed = faults(given)
                 if faults(changed) > allowed:
                     if number:
                         break

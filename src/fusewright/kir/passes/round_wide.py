@@ -35,7 +35,11 @@ def _kept_wide(kernel: Kernel) -> list[Buffer]:
     others: set[Buffer] = set()
     for s in walk_statements(kernel):
         if isinstance(s, Alloc):
-            allocated.append(s.buffer)
+            if s.buffer.dtype.name in ROUNDED:
+                allocated.append(s.buffer)
+            continue
+        if not allocated:
+            continue
         target, source = _narrowing(s), _widening(s)
         for r in own_registers(s):
             (narrowed if r is target else widened if r is source else others).add(r.buffer)

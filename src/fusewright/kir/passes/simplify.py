@@ -50,19 +50,19 @@ def settle_body(body: Body, known: frozenset[Cond]) -> Body:
     return map_body(body, lambda s: _statement(s, known))
 
 
-def _statement(s: Statement, known: frozenset[Cond]) -> Iterable[Statement]:
+def _statement(s: Statement, known: frozenset[Cond]) -> Statement | Iterable[Statement]:
     match s:
         case For():
             return _for(s, known)
         case If():
             return _if(s, known)
         case Guarded():
+            if s.predicate is TRUE:
+                return s
             predicate = settle(s.predicate, known)
-            if predicate == FALSE:
-                return s.where_false()
-            return (s.where(predicate),)
+            return s.where_false() if predicate == FALSE else s.where(predicate)
         case _:
-            return (with_bodies(s, lambda body: settle_body(body, known)),)
+            return with_bodies(s, lambda body: settle_body(body, known))
 
 
 def _for(s: For, known: frozenset[Cond]) -> Iterable[Statement]:

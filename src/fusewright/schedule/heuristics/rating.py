@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusewright.errors import ScheduleError
@@ -81,6 +81,18 @@ class Decision:
     cost: Cost
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
+    """The decisions on groups that were made, by what a group is decided by. `scheduled`: by that
+    and by what spells a group, groups as they are scheduled by the rules' first choice, where it is
+    taken; each is lowered once."""
+
+    made: dict[object, Decision] = field(default_factory=dict[object, Decision])
+    scheduled: dict[tuple[object, object], tuple[Dataflow, Params]] = field(
+        default_factory=dict[tuple[object, object], tuple[Dataflow, Params]]
+    )
+
+
 def decide(
     dataflow: Callable[[], Dataflow], flow: Dataflow, params: Params, target: Target
 ) -> Decision:
@@ -129,11 +141,14 @@ def _accesses(params: Params) -> list[tuple[str, object]]:
     return [(name, v) for name, v in params.values if name in alike]
 
 
-def decided(dataflow: Callable[[], Dataflow], target: Target) -> Decision:
-    """The decision on a group. Raises ScheduleError where no candidate is left."""
+def decided(
+    dataflow: Callable[[], Dataflow], target: Target
+) -> tuple[Decision, tuple[Dataflow, Params]]:
+    """The decision on a group, and the group as it is scheduled by the rules' first choice. Raises
+    ScheduleError where no candidate is left."""
     flow = dataflow()
     params = schedule_group(flow, target)
-    return decide(dataflow, flow, params, target)
+    return decide(dataflow, flow, params, target), (flow, params)
 
 
 def _other_than_vectors(params: Params) -> tuple[object, ...]:
