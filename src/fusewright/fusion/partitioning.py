@@ -239,7 +239,9 @@ def beside_rows(
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
     most = min(blocks * target.multiprocessors // several, f.size // least)
-    count = number_of_rows(f.lengths, most, 1 if own else f.period, 0.0)
+    # What is computed of rows is stored with nothing between them.
+    period = 1 if own else max(f.period, period_of_rows(length, f.nbytes))
+    count = number_of_rows(f.lengths, most, period, 0.0)
     if not 1 < count <= most:
         return whole if 2 * room >= target.multiprocessors else None
     pack = own or _pack(f, length)
