@@ -4,7 +4,10 @@ side."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -86,3 +89,33 @@ def test_kernels_agree_with_the_oracle(name: str, shape: tuple[int, ...]) -> Non
     found = fw.compile(fusion).simulate(x, check_races=True)
     assert not found.races
     np.testing.assert_allclose(found.outputs[0], fw.evaluate(fusion, x)[0], 2e-4)
+
+
+def spread_of(x: fw.Array) -> tuple[fw.Array, fw.Array]:
+    return fw.var(x, axis=(0, x.ndim - 1)), fw.mean(x, axis=(0, x.ndim - 1))
+
+
+def logsumexp(x: fw.Array) -> fw.Array:
+    m = fw.max(x, axis=(0, x.ndim - 1), keepdims=True)
+    return fw.log(fw.sum(fw.exp(x - m), axis=(0, x.ndim - 1)))
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"), [(spread_of, (577, 416, 7)), (logsumexp, (3001, 59, 2, 3))]
+)
+def test_pairs_of_slow_and_short_fast_axes_read_neighbours_side_by_side(
+    fn: Callable[..., Any], shape: tuple[int, ...]
+) -> None:
+    """Chunks of the slow axis keep the fast one, the input is read once, and what kernels hand on
+    is little beside it. A mean far from zero would show what is lost in variances."""
+    fusion = fw.trace(fn, S(shape, "bfloat16"))
+    first = next(t for t in prepare(fusion, target_of("sm_90a")).values if isinstance(t.op, Reduce))
+    assert (constant_shape(first) or ())[-1] == shape[-1]
+    program = fw.compile(fusion)
+    assert len(program.kernels) == 2
+    assert program.host.stats["bytes_moved"] < 1.2 * 2 * math.prod(shape)
+    x = (np.random.default_rng(5).standard_normal(shape) * 2 + 30).astype(ml_dtypes.bfloat16)
+    found = program.simulate(x)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got.astype("float32"), want.astype("float32"), 1e-2)

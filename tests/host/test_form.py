@@ -309,6 +309,28 @@ def test_a_kernel_repeats_what_it_would_read_beside_what_it_joins() -> None:
     assert all(o.dtype is fw.float32 and len(o.shape) == 1 for k in p.kernels for o in k.outputs)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scan_computes_what_it_reads_at_a_shifted_place(axis: int) -> None:
+    """Threads take the function of the elements before theirs, and the pad's value at the first."""
+
+    def f(x: fw.Array) -> fw.Array:
+        pads = [(3, -3) if a == axis else (0, 0) for a in range(2)]
+        return fw.cumulative_sum(fw.tanh(fw.pad(fw.exp(-x), pads, constant_values=2.0)), axis=axis)
+
+    p = agreeing(f, S((67, 130), "float32"))
+    assert len(p.launches) == 1
+
+
+def test_a_pad_of_a_scan_is_a_kernel_of_its_own_before_another_scan() -> None:
+    def f(x: fw.Array) -> fw.Array:
+        shifted = fw.pad(fw.cumulative_sum(x, axis=0), ((1, -1), (0, 0)))
+        return fw.cumulative_sum(shifted, axis=0)
+
+    p = agreeing(f, S((19, 40), "float32"))
+    assert len(p.launches) == 2
+    assert "it crops a value that the same kernel computes" in rules(p)
+
+
 REFUSED: dict[str, tuple[Callable[[fw.Array], Any], str]] = {
     "rows of a function against each other": (
         lambda x: fw.exp(x)[:, None] * fw.exp(x)[None],
@@ -330,7 +352,7 @@ REFUSED: dict[str, tuple[Callable[[fw.Array], Any], str]] = {
         lambda x: fw.cumulative_sum(
             fw.reshape(fw.exp(x) * fw.permute_dims(x, (1, 0)), (25,)), axis=0
         ),
-        "a scan stands in no kernel that reshapes, pads or joins what it computes",
+        "a scan stands in no kernel that reshapes or joins what it computes",
     ),
     "scans along two axes": (
         lambda x: fw.cumulative_sum(x, axis=0) + fw.cumulative_sum(x, axis=1),

@@ -41,10 +41,12 @@ def _arrays(specs: list[fw.TensorSpec], seed: int) -> list[np.ndarray]:
     ]
 
 
-def assert_agrees(fn: Any, specs: list[fw.TensorSpec], seed: int) -> fw.Program:
+def assert_agrees(
+    fn: Any, specs: list[fw.TensorSpec], seed: int, arrays: list[np.ndarray] | None = None
+) -> fw.Program:
     fusion = fw.trace(fn, *specs)
     program = fw.compile(fusion)
-    arrays = _arrays(specs, seed)
+    arrays = arrays or _arrays(specs, seed)
     result = program.simulate(*arrays)
     assert not result.races
     for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
@@ -132,6 +134,20 @@ def test_odd_rows_are_read_and_stored_in_vectors(columns: int, stores: int) -> N
     assert 0 < sum(s.width == 1 for s in stored) <= 2 * 8
     found = rows.resources()
     assert not found.spill_stores + found.spill_loads
+
+
+@pytest.mark.parametrize(("pitch", "begin"), [(80, 0), (79, 1)])
+def test_rows_that_begin_elsewhere_than_others_are_read_in_vectors(pitch: int, begin: int) -> None:
+    """Stores are whole words, with which one input lies; the other is cut out of two words."""
+    specs = _specs((3600, 79), "bfloat16")
+    specs[1] = fw.TensorSpec((3600, 79), "bfloat16", strides=(pitch, 1), alignment=16 >> 3 * begin)
+    arrays = _arrays(specs, 3)
+    memory = np.zeros(begin + 3600 * pitch, arrays[1].dtype)
+    rows = memory[begin:].reshape(3600, pitch)[:, :79]
+    rows[...] = arrays[1]
+    arrays[1] = rows
+    kernel = assert_agrees(_backward, specs, 3, arrays).kernels[0]
+    assert str(kernel.heuristic).startswith("rows(vector=8")
 
 
 def test_the_maximum_of_columns_of_parts_with_a_row_less() -> None:

@@ -239,7 +239,9 @@ def beside_rows(
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
     most = min(blocks * target.multiprocessors // several, f.size // least)
-    count = number_of_rows(f.lengths, most, 1 if own else f.period, 0.0)
+    # What is computed of rows is stored with nothing between them.
+    period = 1 if own else max(f.period, period_of_rows(length, f.nbytes))
+    count = number_of_rows(f.lengths, most, period, 0.0)
     if not 1 < count <= most:
         return whole if 2 * room >= target.multiprocessors else None
     pack = own or _pack(f, length)
@@ -263,23 +265,28 @@ def _pack(f: PartitionFacts, length: int) -> int:
 
 
 def in_chunks(
-    f: PartitionFacts, row_nbytes: int, target: Target, *, is_shifted: bool
+    f: PartitionFacts,
+    row_nbytes: int,
+    target: Target,
+    *,
+    is_shifted: bool,
+    may_be_whole: bool = False,
 ) -> Partition | None:
     """Chunks of rows that a block cannot hold, `row_nbytes` an element. `is_shifted`: the first
-    element of a chunk is at hand, so that a chunk may have more rows than registers hold."""
+    element of a chunk is at hand, so that a chunk may have more rows than registers hold. Slow axes
+    of any length are cut, and `may_be_whole`, where that keeps others from being read in pieces."""
     if f.total < LEAST_CHUNKED_TOTAL:
         return None
     if f.is_inner:
         room = HELD_SHARE * REGISTER_NBYTES * target.registers_per_sm
         return _chunks(f, -(-f.size // CHUNK)) if f.size * row_nbytes > room else None
-    if f.size <= 4 * CHUNK_ROWS:
+    if f.size <= 4 * CHUNK_ROWS and not may_be_whole:
         return None
-    if not is_shifted:
-        return _chunks(f, -(-f.size // CHUNK_ROWS))
     least, most = SHIFTED_ROWS
     filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK // f.kept
     wanted = max(-(-f.size // most), min(filling, f.size // least))
-    return _rows(f, wanted, 1.0)
+    cut = _rows(f, wanted, 1.0) if is_shifted else _chunks(f, -(-f.size // CHUNK_ROWS))
+    return Partition.by_count(f.size, 1) if cut is None and may_be_whole else cut
 
 
 # --- counts -------------------------------------------------------------------------------------

@@ -215,14 +215,21 @@ def _scan_problem(g: FusionGroup) -> str | None:
         return "a kernel sorts once, and with no scan or reduction"
     if any(isinstance(r.op, Reduce) for r in g.reductions):
         return "a scan stands in no kernel with reductions"
-    if any(_regroups(g, t) and not joins_parts(g, t) for t in g.members):
-        return "a scan stands in no kernel that reshapes, pads or joins what it computes"
+    if any(_rejoins(g, t) for t in g.members):
+        return "a scan stands in no kernel that reshapes or joins what it computes"
     first = _domain(g, g.reductions[0])
     if not all(coincide(g.graph, first, _domain(g, r)) for r in g.reductions[1:]):
         return "the kernel's scans would run over different axes"
     if len({r.op.reverse for r in g.reductions if isinstance(r.op, Scan)}) > 1:
         return "the kernel's scans would run in both directions"
     return None
+
+
+def _rejoins(g: FusionGroup, t: Tensor) -> bool:
+    """Whether an op regroups what a kernel with scans computes, but not to join their parts. Pads
+    and crops do not: what they move stands before all scans, and threads compute it where they read
+    it."""
+    return _regroups(g, t) and not isinstance(t.op, Resize) and not joins_parts(g, t)
 
 
 def _sorts(g: FusionGroup) -> list[Tensor]:

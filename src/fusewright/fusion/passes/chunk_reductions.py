@@ -13,7 +13,9 @@ threads of a block would have to talk for every mean; there, with k the first ro
 needs no second pass. As k is one of the Q rows, v_c >= (k - m_c)**2, and so at most a factor of Q
 of the precision is lost, at any data. Where no number of chunks divides the rows well the last one
 is short: for exponentials it is filled with -inf, for sums with what adds nothing. Stored rows are
-then dealt to chunks in turn, which differ by a row at most, as where they are unaligned. Sources:
+then dealt to chunks in turn, which differ by a row at most, as where they are unaligned. A short
+fast axis behind kept ones is left to the second kernel, so that chunks are read in whole lines: the
+results of its elements are combined as those of chunks are. Sources:
 Chan, Golub, LeVeque, "Algorithms for computing the sample variance: analysis and recommendations"
 (1983); Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
@@ -21,8 +23,8 @@ Chan, Golub, LeVeque, "Algorithms for computing the sample variance: analysis an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from fusewright.core.expr import ZERO, Expr, Int, constant_value, floordiv, mod
 from fusewright.dtypes import bool_, int64
@@ -39,25 +41,28 @@ from fusewright.fusion.partitioning import (
 )
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
-from fusewright.fusion.passes.split_reductions import as_parts
+from fusewright.fusion.passes.split_reductions import as_parts, leaves_little, short_run
 from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The first reduction, the second, what both reduce, which pattern it is, and the facts of the
-    axes."""
+    """The first reduction, the second, what both reduce, which pattern it is, the facts of the axes
+    that are cut in chunks, and the fast axes that chunks keep: short ones behind kept axes, so that
+    chunks are read in whole lines."""
 
     first: Tensor
     second: Tensor
     source: Tensor
     kind: str
     facts: PartitionFacts
+    fast: tuple[int, ...] = ()
 
     @property
     def axes(self) -> tuple[int, ...]:
+        """The axes that are cut in chunks."""
         assert isinstance(self.second.op, Reduce)
-        return self.second.op.axes
+        return tuple(a for a in self.second.op.axes if a not in self.fast)
 
     @property
     def is_shifted(self) -> bool:
@@ -68,7 +73,13 @@ class Pair:
     def partition(self, target: Target) -> Partition | None:
         """How the rows are cut; None where the pair stays as it is."""
         nbytes = _stored(self.source).dtype.nbytes
-        return in_chunks(self.facts, nbytes, target, is_shifted=self.is_shifted)
+        return in_chunks(
+            self.facts,
+            nbytes,
+            target,
+            is_shifted=self.is_shifted,
+            may_be_whole=bool(self.fast),
+        )
 
 
 def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
@@ -81,23 +92,26 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     """
     wanted: dict[Tensor, tuple[Pair, Partition]] = {}
     for t in fusion.values:
-        pair = pair_of(t)
-        cut = None if pair is None else pair.partition(target)
-        if pair is None or cut is None:
+        whole = pair_of(t)
+        if whole is None or (
+            is_read_again(t, whole.facts.total, fusion) and _is_held(whole, target)
+        ):
             continue
-        if not (_is_held(pair, target) and is_read_again(t, pair.facts.total, fusion)):
+        pair = _by_lines(whole)
+        cut = pair.partition(target)
+        if cut is not None:
             wanted[pair.first] = pair, cut
     seconds = {p.second for p, _ in wanted.values()}
     made: dict[Tensor, Tensor] = {}
 
-    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+    def rewritten(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t in wanted:
             pair, cut = wanted[t]
             first, made[pair.second] = _rewrite(pair, operands[0], cut)
             return first
         return made[t] if t in seconds else None
 
-    return rebuild(fusion, replace) if wanted else fusion
+    return rebuild(fusion, rewritten) if wanted else fusion
 
 
 def pair_of(t: Tensor) -> Pair | None:
@@ -110,6 +124,15 @@ def pair_of(t: Tensor) -> Pair | None:
         return None
     first, source, kind = found
     return Pair(first, t, source, kind, facts)
+
+
+def _by_lines(p: Pair) -> Pair:
+    """The pair whose chunks keep a short fast axis that both reduce behind kept ones, where sums of
+    the slow axes alone are few; else the same."""
+    fast = short_run(p.second)
+    slow = tuple(a for a in p.axes if a not in fast)
+    facts = PartitionFacts.of(p.source, slow) if fast and leaves_little(p.second, slow, 2) else None
+    return p if facts is None or facts.is_inner else replace(p, facts=facts, fast=fast)
 
 
 def _matched(body: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, str] | None:
@@ -151,40 +174,44 @@ def _rewrite(p: Pair, source: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     place = source.ndim - len(p.axes) if p.facts.is_inner else 0
     fill = -math.inf if p.kind == "exponentials" else 0.0
     spread = as_parts(source, p.axes, cut, fill, last=p.facts.is_inner)
+    kept = [a for a in range(source.ndim) if a not in p.axes]
+    again = (place, *(place + 1 + kept.index(a) for a in p.fast))
     if p.kind == "exponentials":
-        return _exponentials(spread, place)
+        return _exponentials(spread, place, again)
     if p.is_shifted:
         step = 1 if cut.is_interleaved else cut.each
         first = first_rows(p.source, p.axes, cut.count, step)
-        return _combined(*_shifted(spread, first, cut), 0, cut)
-    return _combined(*_around_means(spread, place, cut), place, cut)
+        return _combined(*_shifted(spread, first, cut), again, cut)
+    return _combined(*_around_means(spread, place, cut), again, cut)
 
 
-def _over(t: Tensor, like: Tensor, axis: int) -> Tensor:
-    """A value without `axis` spread along it over the shape of another."""
-    return build.spread(build.expand(t, axis), like.shape)
+def _over(t: Tensor, like: Tensor, *axes: int) -> Tensor:
+    """A value without these ascending axes spread along them over the shape of another."""
+    for axis in axes:
+        t = build.expand(t, axis)
+    return build.spread(t, like.shape)
 
 
 def _number(n: float, like: Tensor) -> Tensor:
     return build.spread(build.constant(n, like.dtype), like.shape)
 
 
-def _counts(like: Tensor, rank: int, cut: Partition) -> Tensor:
-    """The elements of each chunk, the chunks along axis `rank`: the last chunk is short, or as many
-    of those that rows are dealt to have one row less as rows are missing."""
+def _of_each(full: Callable[[int], Tensor], like: Tensor, rank: int, cut: Partition) -> Tensor:
+    """What is made of the number of elements of each chunk, the chunks along axis `rank`: the last
+    chunk is short, or as many of those that rows are dealt to have one row less as rows are
+    missing."""
     if cut.is_even:
-        return _number(cut.each, like)
+        return full(cut.each)
+    less = cut.length(cut.count - 1)
+    many = (cut.size - less * cut.count) // (cut.each - less)
+    most = build.spread(build.constant(many, int64), like.shape)
+    is_full = build.pointwise("lt", build.iota(like.shape, rank), most)
+    return build.pointwise("where", is_full, full(cut.each), full(less))
 
-    def whole(n: int) -> Tensor:
-        return build.spread(build.constant(n, int64), like.shape)
 
-    chunk = build.iota(like.shape, rank)
-    if cut.is_interleaved:
-        full = build.pointwise("lt", chunk, whole(cut.size - (cut.each - 1) * cut.count))
-        less = _number(cut.each - 1, like)
-        return build.pointwise("where", full, _number(cut.each, like), less)
-    left = build.pointwise("sub", whole(cut.size), build.pointwise("mul", chunk, whole(cut.each)))
-    return build.cast(build.pointwise("min", left, whole(cut.each)), like.dtype)
+def _counts(like: Tensor, rank: int, cut: Partition) -> Tensor:
+    """The elements of each chunk."""
+    return _of_each(lambda n: _number(n, like), like, rank, cut)
 
 
 def _existing(d: Tensor, rank: int, cut: Partition) -> Tensor:
@@ -248,25 +275,30 @@ def _shifted(x: Tensor, first: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     return sums, build.pointwise("max", around, _number(0.0, around))
 
 
-def _combined(sums: Tensor, squares: Tensor, rank: int, cut: Partition) -> tuple[Tensor, Tensor]:
-    """The sum, and the sum of squares around the mean, of all chunks along axis `rank`."""
-    total = build.reduce("add", sums, (rank,))
-    counts = _counts(sums, rank, cut)
+def _combined(
+    sums: Tensor, squares: Tensor, axes: tuple[int, ...], cut: Partition
+) -> tuple[Tensor, Tensor]:
+    """The sum, and the sum of squares around the mean, of all chunks, and of what chunks keep apart
+    of it: along these axes, the first of which counts chunks."""
+    rank, *fast = axes
+    several = math.prod(constant_value(sums.shape[a]) or 0 for a in fast)
+    total = build.reduce("add", sums, axes)
+    mean = build.pointwise("div", total, _number(cut.size * several, total))
+
+    def off_by(n: int) -> Tensor:
+        expected = build.pointwise("mul", mean, _number(n, mean))
+        return build.pointwise("sub", sums, _over(expected, sums, *axes))
+
     # The sums again, not the means: the second kernel then reads what its first reduction reads.
-    if cut.is_even:
-        typical = build.pointwise("div", total, _number(cut.count, total))
-        expected = _over(typical, sums, rank)
-    else:
-        mean = build.pointwise("div", total, _number(cut.size, total))
-        expected = build.pointwise("mul", _over(mean, sums, rank), counts)
-    off = build.pointwise("sub", sums, expected)
-    apart = build.pointwise("div", off, counts)
+    off = _of_each(off_by, sums, rank, cut)
+    apart = build.pointwise("div", off, _counts(sums, rank, cut))
     weighted = build.pointwise("mul", apart, off)
-    return total, build.reduce("add", build.pointwise("add", squares, weighted), (rank,))
+    return total, build.reduce("add", build.pointwise("add", squares, weighted), axes)
 
 
-def _exponentials(x: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Of x with chunks along axis `rank` and their elements along the next one."""
+def _exponentials(x: Tensor, rank: int, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Of x with chunks along axis `rank` and their elements along the next one; the results of
+    chunks are reduced along `axes`."""
     last = rank + 1
     highs = build.reduce("max", x, (last,))
     lowest = build.spread(build.constant(-math.inf, x.dtype), highs.shape)
@@ -274,6 +306,6 @@ def _exponentials(x: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     shift = build.pointwise("where", build.pointwise("eq", highs, lowest), zero, highs)
     powers = build.pointwise("exp", build.pointwise("sub", x, _over(shift, x, last)))
     sums = build.reduce("add", powers, (last,))
-    high = build.reduce("max", highs, (rank,))
-    factor = build.pointwise("exp", build.pointwise("sub", highs, _over(high, highs, rank)))
-    return high, build.reduce("add", build.pointwise("mul", sums, factor), (rank,))
+    high = build.reduce("max", highs, axes)
+    factor = build.pointwise("exp", build.pointwise("sub", highs, _over(high, highs, *axes)))
+    return high, build.reduce("add", build.pointwise("mul", sums, factor), axes)

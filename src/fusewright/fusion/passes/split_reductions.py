@@ -115,14 +115,14 @@ def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        fast = _short_run(t) or _one_of_crossed(t)
+        fast = short_run(t) or _one_of_crossed(t)
         if not fast or not isinstance(t.op, Reduce):
             return None
         facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
         slow = tuple(a for a in t.op.axes if a not in fast)
         if facts is None or not (
             to_fill(facts, target)
-            or (_leaves_little(t, slow) and not is_read_again(t, facts.total, fusion))
+            or (leaves_little(t, slow, 1) and not is_read_again(t, facts.total, fusion))
         ):
             return None
         first = build.reduce(t.op.fn, build.cast(operands[0], t.dtype.compute), slow)
@@ -133,18 +133,18 @@ def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
     return rebuild(fusion, replace)
 
 
-def _leaves_little(t: Tensor, axes: Sequence[int]) -> bool:
-    """Whether what a reduction over these axes of the operand alone stores, and another kernel
-    reads, is little beside the operand, which is worth a second kernel."""
+def leaves_little(t: Tensor, axes: Sequence[int], results: int) -> bool:
+    """Whether what so many reductions like this one store over these axes of the operand alone, and
+    another kernel reads, is little beside the operand, which is worth a second kernel."""
     (source,) = t.op.operands
     sizes = constant_shape(source)
     if sizes is None or math.prod(sizes) < LEAST_TOTAL:
         return False
-    moved = 2 * t.dtype.compute.nbytes
+    moved = 2 * results * t.dtype.compute.nbytes
     return moved <= STORED_SHARE * source.dtype.nbytes * math.prod(sizes[a] for a in axes)
 
 
-def _short_run(t: Tensor) -> tuple[int, ...]:
+def short_run(t: Tensor) -> tuple[int, ...]:
     """The last axes of a reduction that a run in memory spans, where kept axes part them from
     others that are reduced and the run is shorter than a line; none otherwise. Axes of one element
     neither make a run nor part others."""

@@ -104,19 +104,24 @@ def aligned_parts(
     flow: Dataflow, partial: Stage, parts: Sequence[Loop], each: Loop, columns: Loop
 ) -> Loop:
     """The same of the columns that partial results of parts of the rows keep: counted from an
-    aligned address in the first row of a part, where all rows of a part begin alike."""
-    axes = (each.axis, *(x.axis for x in parts))
-    uneven = _uneven_strides(flow, partial, axes, columns)
-    rows = merge_all(flow, [each, *parts])
-    if rows is None or len(uneven) != 1 or each.axis in uneven:
-        return columns
-    ((moving, stride),) = uneven.items()
+    aligned address in the first row of a part, where all rows of a part begin alike; where inputs
+    begin elsewhere than each other, counted as the largest result is, and read at any address."""
     width = inputs_width(flow)
+    rows = merge_all(flow, [each, *parts])
     plain = widest_vectors(flow, partial, rows, columns, inner=True).whole
-    if not are_short(plain, width):
+    if rows is None or not are_short(plain, width):
         return columns
-    even = aligned(flow, Loop(moving), columns, stride, width)
-    return even if _helps(flow, partial, rows, (columns, even), plain, anywhere=False) else columns
+    axes = (each.axis, *(x.axis for x in parts))
+    has_words = estimate(columns.axis.extent) >= LEAST_WORDS * width
+    for of_results in (False, True) if has_words else (False,):
+        uneven = _uneven_strides(flow, partial, axes, columns, of_results=of_results)
+        if len(uneven) != 1 or each.axis in uneven:
+            continue
+        ((moving, stride),) = uneven.items()
+        even = aligned(flow, Loop(moving), columns, stride, width)
+        if _helps(flow, partial, rows, (columns, even), plain, anywhere=of_results):
+            return even
+    return columns
 
 
 def padded_kept(flow: Dataflow, reference: Stage, reduced: Loop | None) -> Loop | None:
