@@ -39,7 +39,8 @@ class Drawn:
         rng = random.Random(seed)
         self.rows = [rng.choice([1, 3, 4, 5, 6]) for _ in range(rng.randint(1, 2))]
         self.columns = [rng.choice([8, 31, 64, 96]) for _ in range(rng.randint(1, 2))]
-        self.sizes = {"n": n for n in [rng.choice(self.columns)] if rng.random() < 0.05}
+        named = rng.choice(self.columns)
+        self.sizes = {"n": named} if rng.random() < 0.05 else {}
         shapes = [
             (rng.choice(self.rows), rng.choice(self.columns)) for _ in range(rng.randint(1, 4))
         ]
