@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +43,11 @@ from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
-from fusewright.program import Program
+from fusewright.program import Program, started, tell_compiled
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
 from fusewright.programs.regions import region_dispatch
+from fusewright.programs.views import shared_results
 from fusewright.progress import told
 from fusewright.runtime.config import active
 from fusewright.runtime.device import architecture, device_name, has_gpu
@@ -410,13 +410,16 @@ class _Compiler:
         return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 
 
-@takes(fusion=_PROGRAM, dynamic=FLAG, donate=NAMES, out_layouts=optional(ORDERS))
+@takes(
+    fusion=_PROGRAM, dynamic=FLAG, donate=NAMES, out_layouts=optional(ORDERS), alias_results=FLAG
+)
 def compile(
     fusion: Fusion | HandSchedule,
     target: str | Target | None = "sm_90a",
     dynamic: bool = False,
     donate: Sequence[str] = (),
     out_layouts: Sequence[Order | None] | None = None,
+    alias_results: bool = False,
 ) -> Program:
     """The program of a fusion (or of one schedule by hand): kernels, host program, reasons.
 
@@ -430,10 +433,12 @@ def compile(
     store for each other, once nobody reads it any more (`host.stats["lent"]`).
     `out_layouts`: the order of axes in memory that is required of each result, slowest first, None
     for C order; without it no order is promised, and `layouts` says which one was made.
+    `alias_results`: results may share memory with arguments that are not donated, and with each
+    other: those that are views of them, such as `x.T` and `x[1:]`, are, and cost no launch.
     Raises no UnsupportedError: what one kernel cannot hold becomes several. Raises UserError for a
-    donated name that is no input, for `dynamic` without a symbolic size, and for `out_layouts` that
-    are no orders of the results' axes; ScheduleError where a schedule by hand stores a result in
-    another order than the one required.
+    donated name that is no input, for `dynamic` without a symbolic size, for `out_layouts` that are
+    no orders of the results' axes or stand beside `alias_results`, as a view lies as its array
+    does; ScheduleError where a schedule by hand stores a result in another order than required.
     """
     chosen = target_of(target)
     original = fusion.original if isinstance(fusion, HandSchedule) else fusion
@@ -442,11 +447,16 @@ def compile(
             "compile(dynamic=True): no size of this fusion is symbolic; give the axes that change "
             'names in the specs, as in TensorSpec(("n", 64), "float32"), or leave dynamic out'
         )
+    if alias_results and out_layouts is not None:
+        raise UserError(
+            "compile(alias_results=True, out_layouts=..): a result that is a view lies as its "
+            "array does; leave one of the two out"
+        )
     if isinstance(fusion, HandSchedule):
-        if donate:
+        if donate or alias_results:
+            given = "alias_results=True" if alias_results else f"donate={tuple(donate)!r}"
             raise UserError(
-                f"donate={tuple(donate)!r}: a schedule by hand writes results of its own; compile "
-                "the fusion instead"
+                f"{given}: a schedule by hand writes results of its own; compile the fusion instead"
             )
         return _of_schedule(fusion, chosen, out_layouts)
     names = {t.name: k for k, t in enumerate(fusion.inputs)}
@@ -454,7 +464,9 @@ def compile(
         if name not in names:
             raise UserError(f"donate: there is no input {name!r}; use some of {', '.join(names)}")
     donated = {names[name]: None for name in donate}
-    return compile_in_place(fusion, chosen, donated, out_layouts=out_layouts)
+    return compile_in_place(
+        fusion, chosen, donated, out_layouts=out_layouts, alias_results=alias_results
+    )
 
 
 def _of_schedule(
@@ -487,19 +499,28 @@ def compile_in_place(
     tuned_of: TunedOf | None = None,
     kernels: Kernels | None = None,
     out_layouts: Sequence[Order | None] | None = None,
+    alias_results: bool = False,
 ) -> Program:
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
     a position, or any that fits where that is None. Kernels are scheduled as `tuned_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
-    taken from there, others added. `out_layouts` as those of `compile`.
+    taken from there, others added. `out_layouts` and `alias_results` as those of `compile`, but
+    that views lie in no order that is asked for.
 
     Blocks at places that only the device knows are written alone where what is around them lies in
     a donated input already; where that fails, all around them is written too.
     """
     logs.start()
     began = time.perf_counter()
+    donated = donated or {}
+    shared = None
+    if alias_results:
+        shared = shared_results(fusion, [fusion.inputs[k].name for k in donated])
+    if shared is not None:
+        fusion, out_layouts = shared.rest, shared.computed(out_layouts)
+        donated = {k: shared.place_of(at) for k, at in donated.items()}
     fusion = _as_configured(store_in_orders(fusion, out_layouts))
-    given = [fusion.inputs[k] for k in donated or ()]
+    given = [fusion.inputs[k] for k in donated]
     known: Kernels = {} if kernels is None else kernels
     moving = {t.name for t in insertions_into(fusion, given)}
     spread: dict[str, str] = {}
@@ -508,9 +529,12 @@ def compile_in_place(
             target, known, [], tuned_of or tuned_schedules(target), [], Decisions()
         )
         whole = spread_insertions(fusion, moving - spread.keys())
-        made = _in_place(whole, compiler, donated or {}, out_layouts, spread)
+        made = _in_place(whole, compiler, donated, out_layouts, spread)
         if isinstance(made, Program):
-            _say(made, time.perf_counter() - began)
+            if shared is not None:
+                made.shared = shared
+                made.reasons += tuple(Reason(*r) for r in shared.reasons)
+            tell_compiled(made, time.perf_counter() - began)
             return made
         spread |= made
 
@@ -564,34 +588,6 @@ def _in_place(
     free = [whole.inputs[k] for k, at in donated.items() if at is None]
     lenders = tuple(x for x in free if x.name not in kept)
     return started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
-
-
-def _say(program: Program, seconds: float) -> None:
-    """Logs what was compiled: the program as information, each reason and kernel for debugging."""
-    if not _compiled.isEnabledFor(logging.INFO):
-        return
-    names = ", ".join(k.name for k in program.kernels)
-    _compiled.info(
-        "compiled in %.0f ms: ops %d, launches %d, kernels %d: %s",
-        1000 * seconds,
-        len(program.fusion.ops) - len(program.fusion.inputs),
-        len(program.launches),
-        len(program.kernels),
-        names,
-    )
-    for reason in program.reasons:
-        _compiled.info("%s", reason)
-
-
-def started(program: Program) -> Program:
-    """The program, with its host program assembled and, on a machine with a GPU, its kernels on
-    their way through the compiler. Raises InternalError where the host breaks an invariant."""
-    _ = program.host
-    kernels = program.kernels
-    if kernels and has_gpu():
-        with contextlib.suppress(UserError):  # without a compiler: said when code is needed
-            kernels[0].start_compiling(kernels)
-    return program
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -59,6 +59,7 @@ from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
 from fusewright.fusion.passes.turn_scans import turn_scans
+from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
@@ -112,6 +113,8 @@ def chosen_form(
     if given:
         return Form(*formed(_cut(moves, simple, target), target))
     forms = _forms(moves, simple, target)
+    if len(forms[0].formation.groups) > 1:
+        forms += _of_terms(moves, target)
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
@@ -170,6 +173,14 @@ def _forms(
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
     handicaps = {1: 1.0, SHORTEST: MARGIN**2}
     return [Form(*formed(f, target, n), known, handicaps[n]) for f, n in cuts]
+
+
+def _of_terms(moves: Fusion, target: Target) -> list[Form]:
+    """The fusion with short reductions as terms, where other reductions read them."""
+    terms = unroll_reductions(moves)
+    if terms is moves:
+        return []
+    return _forms(terms, moves_to_hoist(terms, target), target)
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:

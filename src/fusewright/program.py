@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import fields
@@ -13,15 +15,19 @@ import numpy.typing as npt
 
 from fusewright.arguments import COUNT, FLAG, PATH, check_device_choice, shown, takes
 from fusewright.errors import UserError
+from fusewright.fusion.call_numbers import without_numbers
 from fusewright.kernel import shortened
 from fusewright.programs.archive import packed, restored
 from fusewright.programs.calls import Calls
 from fusewright.programs.model import HOST, ProgramModel
 from fusewright.programs.simulation import simulate_program
 from fusewright.runtime.archive import pack, read_archive, unpack, write_archive
+from fusewright.runtime.device import has_gpu
 from fusewright.sim.machine import SimResult
 
 Array = npt.NDArray[Any]
+
+_compiled = logging.getLogger("fusewright.compile")
 
 
 class Program(ProgramModel):
@@ -86,7 +92,12 @@ class Program(ProgramModel):
     def simulate(self, *arrays: Array, check_races: bool = True, seed: int = 0) -> SimResult:
         """Runs every kernel in the simulator, on memory whose bytes are 0xFF until one of them is
         written; `races` also lists what launches read, and results hold, of such bytes."""
-        return simulate_program(self, arrays, check_races=check_races, seed=seed)
+        result = simulate_program(self, arrays, check_races=check_races, seed=seed)
+        if self.shared is None:
+            return result
+        given, numbers = without_numbers(self.fusion, arrays)
+        outputs = self.calls.with_views(given, result.outputs, tuple(numbers.values()))
+        return SimResult(outputs, result.races, result.stats)
 
     # --- on disk --------------------------------------------------------------------------------
 
@@ -122,6 +133,34 @@ def _unpickled(content: bytes) -> Program:
     """The program of a pickle. Raises UserError as `load`."""
     what = "the pickle of a program"
     return program_of(restored(*unpack(content, what), what))
+
+
+def started(program: Program) -> Program:
+    """The program, with its host program assembled and, on a machine with a GPU, its kernels on
+    their way through the compiler. Raises InternalError where the host breaks an invariant."""
+    _ = program.host
+    kernels = program.kernels
+    if kernels and has_gpu():
+        with contextlib.suppress(UserError):  # without a compiler: said when code is needed
+            kernels[0].start_compiling(kernels)
+    return program
+
+
+def tell_compiled(program: Program, seconds: float) -> None:
+    """Logs what was compiled: the program as information, each reason and kernel for debugging."""
+    if not _compiled.isEnabledFor(logging.INFO):
+        return
+    names = ", ".join(k.name for k in program.kernels)
+    _compiled.info(
+        "compiled in %.0f ms: ops %d, launches %d, kernels %d: %s",
+        1000 * seconds,
+        len(program.fusion.ops) - len(program.fusion.inputs),
+        len(program.launches),
+        len(program.kernels),
+        names,
+    )
+    for reason in program.reasons:
+        _compiled.info("%s", reason)
 
 
 def program_of(model: ProgramModel) -> Program:

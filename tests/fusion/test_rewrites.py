@@ -114,6 +114,43 @@ def test_reductions_and_scans_along_axes_of_size_one_are_dropped() -> None:
     assert_same(before, after, np.array([1, np.nan, -3, 0, 2, 5], np.float32).reshape(1, 6, 1))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "uint8"])
+def test_small_powers_are_products(dtype: str) -> None:
+    """An exponent is a number of each launch, and `pow` of any takes sixty instructions."""
+    before = fw.trace(lambda x: tuple(x**n for n in (1, 2, 3, 4)), fw.TensorSpec((8,), dtype))
+    after = drop_identities(before)
+    assert [t.op.fn for t in after.values if isinstance(t.op, Pointwise)] == ["mul"] * 5
+    assert after.outputs[0] is after.inputs[0] and drop_identities(after) is after
+    special = [0, 1, 2, 3, 7, 100, 200, 5]
+    if dtype[0] in "bf":
+        special = [0.0, -0.0, np.inf, -np.inf, np.nan, -1.5, 3e-30, 1e20]
+    x = np.array(special).astype(before.inputs[0].dtype.numpy)
+    with np.errstate(all="ignore"):
+        pairs = list(zip(fw.evaluate(before, x), fw.evaluate(after, x), strict=True))
+    for a, b in pairs:
+        np.testing.assert_allclose(b.astype(np.float64), a.astype(np.float64), rtol=1e-6)
+        np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
+    (kernel,) = fw.compile(fw.trace(lambda x: x**2 + 1, fw.TensorSpec((8,), dtype))).kernels
+    assert "pow" not in kernel.cuda
+
+
+@pytest.mark.parametrize("exponent", [0.5, -1, 0, 5, 2.5])
+def test_other_powers_stay(exponent: float) -> None:
+    """Roots differ at -0.0 and -inf."""
+    before = fw.trace(lambda x: x**exponent, fw.TensorSpec((5,), "float32"))
+    assert drop_identities(before) is before
+
+
+def test_a_variance_by_hand_takes_the_launches_of_one() -> None:
+    def spread(x: fw.Array) -> fw.Array:
+        return fw.mean((x - fw.mean(x, axis=0, keepdims=True)) ** 2, axis=0)
+
+    spec = fw.TensorSpec((25088, 64), "float32")
+    by_hand = fw.compile(fw.trace(spread, spec)).host.stats
+    own = fw.compile(fw.trace(lambda x: fw.var(x, axis=0), spec)).host.stats
+    assert (by_hand["launches"], by_hand["bytes_moved"]) == (own["launches"], own["bytes_moved"])
+
+
 def test_operations_that_only_look_like_identities_stay() -> None:
     def f(x: fw.Array, n: fw.Array) -> tuple[fw.Array, ...]:
         return x + 0.0, 0.0 - x, 2.0 / x, n * 0

@@ -39,16 +39,20 @@ class Drawn:
         rng = random.Random(seed)
         self.rows = [rng.choice([1, 3, 4, 5, 6]) for _ in range(rng.randint(1, 2))]
         self.columns = [rng.choice([8, 31, 64, 96]) for _ in range(rng.randint(1, 2))]
-        names = iter("nm")
-        symbols = {n: next(names) for n in [rng.choice(self.columns)] if rng.random() < 0.05}
-        self.sizes = {name: n for n, name in symbols.items()}
+        named = rng.choice(self.columns)
+        self.sizes = {"n": named} if rng.random() < 0.05 else {}
         shapes = [
             (rng.choice(self.rows), rng.choice(self.columns)) for _ in range(rng.randint(1, 4))
         ]
         self.shapes = shapes
-        self.specs = [fw.TensorSpec((a, symbols.get(b, b)), "float32") for a, b in shapes]
+        self.specs = [self.spec(shape) for shape in shapes]
         self.seed = rng.randrange(1 << 30)
         self.steps = rng.randint(3, 12)
+
+    def spec(self, shape: tuple[int, int]) -> fw.TensorSpec:
+        """The type of an argument of a shape."""
+        names = {n: name for name, n in self.sizes.items()}
+        return fw.TensorSpec((shape[0], names.get(shape[1], shape[1])), "float32")
 
     def __call__(self, *arguments: Any) -> list[Any]:
         rng = random.Random(self.seed)
@@ -194,6 +198,33 @@ def _put(rng: random.Random, values: list[Any]) -> list[Any]:
     block = v[tuple(part)]
     block = rng.choice([lambda: _soft(block), lambda: block * 2, lambda: block])()
     return [fw.insert(x, block, tuple(at))]
+
+
+class DrawnLayouts(DrawnCall):
+    """A call whose numbers of rows and of columns are mostly symbols, and whose other arguments may
+    lie column by column in memory."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(~seed)
+        self.named, self.across = rng.choice([0.0, 0.6]), rng.choice([0.0, 0.5])
+        super().__init__(seed)
+
+    def spec(self, shape: tuple[int, int]) -> fw.TensorSpec:
+        rng = random.Random(f"{self.named} {shape}")
+        for n in shape:
+            if n > 1 and n not in self.sizes.values() and rng.random() < self.named:
+                self.sizes["nmkl"[len(self.sizes)]] = n
+        names = {n: name for name, n in self.sizes.items()}
+        rows, columns = (names.get(n, n) for n in shape)
+        is_known = isinstance(rows, int) and isinstance(columns, int)
+        strides = (1, rows) if is_known and rng.random() < self.across else None
+        return fw.TensorSpec((rows, columns), "float32", strides=strides)
+
+    def arrays(self) -> list[np.ndarray]:
+        return [
+            np.asfortranarray(a) if x.strides is not None else a
+            for a, x in zip(super().arrays(), self.specs, strict=True)
+        ]
 
 
 # --- running ------------------------------------------------------------------------------------

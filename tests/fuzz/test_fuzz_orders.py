@@ -9,7 +9,7 @@ import fuzz_compare
 import fuzz_programs
 import numpy as np
 import pytest
-from fuzz_orders import Drawn, DrawnCall, order_problem, problem_of, problem_of_seed
+from fuzz_orders import Drawn, DrawnCall, DrawnLayouts, order_problem, problem_of, problem_of_seed
 
 import fusewright as fw
 from fusewright.host.invariants import problems
@@ -34,6 +34,19 @@ def test_few_programs_in_any_order(seed: int) -> None:
 def test_few_calls_in_any_order(seed: int) -> None:
     """With moves, insertions into arguments that are given away, and orders of results."""
     assert problem_of(DrawnCall(seed), seed, ORDERS, wrong) is None, seed
+
+
+@pytest.mark.parametrize("seed", range(7000000, 7000005))
+def test_few_calls_of_symbols_and_layouts_in_any_order(seed: int) -> None:
+    assert problem_of(DrawnLayouts(seed), seed, ORDERS, wrong) is None, seed
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("start", range(START, START + COUNT, CHUNK))
+def test_calls_of_symbols_and_layouts_in_any_order(start: int) -> None:
+    print(f"seeds {start} to {start + CHUNK - 1}")
+    for seed in range(start, start + CHUNK):
+        assert problem_of(DrawnLayouts(seed), seed, ORDERS, wrong) is None, seed
 
 
 @pytest.mark.fuzz

@@ -407,3 +407,42 @@ def test_vectors_of_a_gathered_row(columns: int) -> None:
     x = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
     for row in range(3):
         assert_agrees(program, fusion, [x, np.array([row], np.int32)])
+
+
+@pytest.mark.parametrize("columns", [30, 63])
+def test_loads_that_are_put_first_bring_the_views_they_read(columns: int) -> None:
+    """A join of which a function lies the other way round in memory reads a view of its piece."""
+
+    def joined(s: Any, x: Any) -> Any:
+        c = fw.concat([s[:, None], x], axis=1)
+        return fw.nn.softmax(c, axis=-1), c
+
+    specs = Spec((9,), "float32"), Spec((9, columns), "float32")
+    fusion, given = fw.trace(joined, *specs), arrays(specs)
+    program = fw.compile(fusion, out_layouts=[(1, 0), None])
+    result = program.simulate(*given)
+    assert result.races == [] and len(program.launches) == 1
+    first, second = fw.evaluate(fusion, *given)
+    np.testing.assert_allclose(result.outputs[0], first, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(result.outputs[1], second)
+
+
+@pytest.mark.parametrize("columns", [2, 7, 40])
+def test_a_size_that_divides_an_address_is_no_loop(columns: int) -> None:
+    """Distances between neighbours are asked with all loops at 0, but a size is never 0."""
+    assert_compiles_right(
+        lambda x: fw.nn.softmax(fw.roll(x, 5, axis=1), axis=-1),
+        Spec((5, "n"), "float32"),
+        n=columns,
+    )
+
+
+@pytest.mark.parametrize("columns", [2, 9])
+def test_axes_of_size_one_beside_a_size_that_may_be_one(columns: int) -> None:
+    """`n - 1` elements as a row of a matrix: whether n is 2 does not matter for where they lie."""
+
+    def joined(x: Any) -> Any:
+        row = fw.sum(x, axis=0, keepdims=True)
+        return fw.concat([row, row[:, 1:]], axis=1)
+
+    assert_compiles_right(joined, Spec((4, "n"), "float32"), n=columns)

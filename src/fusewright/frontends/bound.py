@@ -92,6 +92,35 @@ class Call:
         return self.compiled.result(self.torch.run(values, given, numbers))
 
 
+class SharedCall(Call):
+    """A call some of whose results are views of what it is given or makes."""
+
+    __slots__ = ()
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Any:
+        """The result for tensors of these types."""
+        values: Sequence[Any] = (*args, *kwargs.values())
+        numbers = tuple([int(values[p]) for p in self.numbers])
+        if self.nested:
+            values = trees.leaves(values)
+        elif self.positions is not None:
+            values = [values[p] for p in self.positions]
+        calls = self.compiled.program.calls
+        given = () if out is None else calls.computed(self.compiled.given(out) or [])
+        made = self.torch.run(values, given, numbers)
+        shown = calls.with_views(values, [made[p] for p in self.places], numbers)
+        return self.compiled.result(shown)
+
+    @property
+    def alike(self) -> Alike | None:
+        """None: the results are not the program's."""
+        return None
+
+    def steps(self) -> Steps | None:
+        """None: the results are not the program's."""
+        return None
+
+
 def bound(
     call: TorchCall | NumberedCall,
     compiled: Compiled,
@@ -106,4 +135,5 @@ def bound(
     positions = None if nested or len(found) == len(values) else found
     single = isinstance(compiled.out_tree, Leaf)
     places = tuple(compiled.program.places)
-    return Call(call, positions, nested, places, compiled, single, numbers)
+    kind = Call if compiled.program.shared is None else SharedCall
+    return kind(call, positions, nested, places, compiled, single, numbers)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fusewright import knobs, logs
-from fusewright.arguments import FUNCTION, NAMES, check_device_choice, optional, takes
+from fusewright.arguments import FLAG, FUNCTION, NAMES, check_device_choice, optional, takes
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
 from fusewright.frontends.bound import Call, Compiled, bound
@@ -79,6 +79,7 @@ class Fused:
         kernels: Kernels | None = None,
         float32_matmul: Float32Matmul | None = None,
         stored: bool = False,
+        alias_results: bool = False,
     ) -> None:
         """`kernels`: a table to share kernels by with other functions. `float32_matmul`: what holds
         instead of the caller's `fw.config`. `stored`: whether programs are kept on disk, without
@@ -94,6 +95,7 @@ class Fused:
         self.out_layouts = _orders(out_layouts)
         self._donated = donated_roots(fn, donate)
         self._donate = tuple(donate)
+        self._aliases = alias_results
         self._kernels = kernels
         self._stored = stored
         self.float32_matmul: Float32Matmul | None = float32_matmul
@@ -197,6 +199,7 @@ class Fused:
             given = self._given(out, self._traced(signature, infos, tree)[0])
         compiled = self._compiled(signature, infos, tree, given)
         program = compiled.program
+        given = list(program.calls.computed(given))
         places = self._number_places(args, kwargs)
         if key is not None and places and not numbers:
             self._needing_values.add(key)
@@ -244,6 +247,7 @@ class Fused:
         the caller's `fw.config`."""
         options: dict[str, Any] = self._options()
         options.update(donate=(), dynamic=None, out_layouts=out_layouts, float32_matmul=precision)
+        options.update(alias_results=False)
         return Fused(fn, kernels=self._kernels, **options)
 
     def _given(self, out: Any, traced: Traced) -> list[ArrayInfo | None]:
@@ -296,6 +300,7 @@ class Fused:
             "dynamic": self._dynamic,
             "donate": self._donate,
             "float32_matmul": self.float32_matmul,
+            "alias_results": self._aliases,
         }
 
     def _like(self, fn: Callable[..., Any]) -> Fused:
@@ -337,10 +342,10 @@ class Fused:
 
     @functools.cached_property
     def undonated(self) -> Fused:
-        """The same function as one that keeps all its arguments."""
-        if not self._donated:
+        """The same function as one that keeps all its arguments, and shares memory with none."""
+        if not self._donated and not self._aliases:
             return self
-        options: dict[str, Any] = self._options() | {"donate": ()}
+        options: dict[str, Any] = self._options() | {"donate": (), "alias_results": False}
         return Fused(self.fn, kernels=self._kernels, **options)
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
@@ -403,9 +408,8 @@ class Fused:
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
                 asked = traced.fusion, self._target(), dict(key[1])
-                make = functools.partial(
-                    compile_in_place, *asked, kernels=self._kernels, out_layouts=orders
-                )
+                named = {"out_layouts": orders, "alias_results": self._aliases}
+                make = functools.partial(compile_in_place, *asked, kernels=self._kernels, **named)
                 with config(float32_matmul=precision):
                     wanted = Wanted(*asked, orders, precision)
                     program = stored_or_made(wanted, make) if self._stored else make()
@@ -546,7 +550,13 @@ def _fused(fn: Callable[..., Any], options: Mapping[str, Any]) -> Fused:
     return Fused(fn, **options)
 
 
-@takes(fn=optional(FUNCTION), dynamic=DYNAMIC, out_layouts=optional(ORDERS), donate=NAMES)
+@takes(
+    fn=optional(FUNCTION),
+    dynamic=DYNAMIC,
+    out_layouts=optional(ORDERS),
+    donate=NAMES,
+    alias_results=FLAG,
+)
 def fuse(
     fn: Callable[..., Any] | None = None,
     *,
@@ -555,6 +565,7 @@ def fuse(
     out_layouts: Layouts | None = None,
     dynamic: Dynamic = None,
     donate: Sequence[str] = (),
+    alias_results: bool = False,
 ) -> Any:
     """Decorates a function on arrays so that its calls run as fused kernels.
 
@@ -569,16 +580,17 @@ def fuse(
     caller gives away: a result of the same shape, dtype and C order may be made in their memory,
     so that `fw.insert` writes its block only. A donated array is undefined after the call, unless
     it is what the call returns; a call with `out=` donates the array that it names.
+    `alias_results`: results may share memory with arguments and with each other, so that those that
+    are views of them cost nothing; where torch keeps a record they are copies. Raises UserError
+    beside `out_layouts`, as a view lies as its array does.
     """
+    if alias_results and out_layouts is not None:
+        raise UserError("fuse: alias_results=True beside out_layouts; leave one of the two out")
+
+    named: dict[str, Any] = {"out_layouts": out_layouts, "dynamic": dynamic, "donate": donate}
+    named.update(target=target, device=device, alias_results=alias_results)
 
     def decorate(f: Callable[..., Any]) -> Fused:
-        return Fused(
-            f,
-            target=target,
-            device=device,
-            out_layouts=out_layouts,
-            dynamic=dynamic,
-            donate=donate,
-        )
+        return Fused(f, **named)
 
     return decorate if fn is None else decorate(fn)

@@ -19,13 +19,12 @@ from pathlib import Path
 
 from fusewright import knobs
 from fusewright.cuda.compile import compiler_version
-from fusewright.driver import started
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Fusion, OwnKernel
 from fusewright.fusion.known import Known
 from fusewright.fusion.orders import Order
 from fusewright.fusion.printing import print_fusion
-from fusewright.program import Program, program_of
+from fusewright.program import Program, program_of, started
 from fusewright.programs.archive import packed, restored
 from fusewright.runtime.archive import pack, unpack
 from fusewright.runtime.cache import KernelCache, cache_key

@@ -39,6 +39,7 @@ from fusewright.host.groups import (
     FusionGroup,
     Reason,
     add,
+    has_more_ops,
     is_view,
     meeting_problem,
     own_problem,
@@ -255,9 +256,11 @@ class _Former:
             if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
                 continue
             is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap) or is_view(t)
-            if len(found) == MAX_RECOMPUTED or is_alone(t) or not is_cheap:
+            if is_alone(t) or not is_cheap:
                 return []
             found[t] = None
+            if has_more_ops(found, MAX_RECOMPUTED):
+                return []
             stack.extend(t.op.operands)
         return list(found)
 
@@ -420,7 +423,7 @@ class _Former:
                     self._join(self.groups[first], self.groups[second], None)
 
     def _join(self, a: FusionGroup, b: FusionGroup, shared: Tensor | None) -> None:
-        if len(a.members) + len(b.members) > MAX_OPS:
+        if has_more_ops([*a.members, *b.members], MAX_OPS):
             return
         is_read = b.number in {self._current(s) for s in a.successors}
         number = None if is_read and shared is None else self._number([a, b])
@@ -486,10 +489,12 @@ class _Former:
             if is_rematerialisable(x) or (x is not t and self._is_stored(x, groups, own)):
                 leaves[x] = None
                 continue
-            few, is_cheap = len(found) < MAX_RECOMPUTED, isinstance(x.op, Pointwise) or is_view(x)
-            if not (few and is_cheap and x in groups[own]) or is_alone(x):
+            is_cheap = isinstance(x.op, Pointwise) or is_view(x)
+            if not (is_cheap and x in groups[own]) or is_alone(x):
                 return []
             found[x] = None
+            if has_more_ops(found, MAX_RECOMPUTED):
+                return []
             stack.extend(x.op.operands)
         if t in self.fusion.outputs or all(isinstance(x.op, Input) for x in leaves):
             return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
@@ -43,6 +43,7 @@ MAX_RECOMPUTED = 12
 four instructions each they are the 48 that a multiprocessor issues while memory brings an element
 of 4 bytes (`regroupings`)."""
 MAX_OPS = 96
+"""Ops of a kernel that compute or choose. Views only say where their readers look."""
 MAX_OPERANDS = 24
 """Values that a kernel reads, and places that it may have to choose an element from."""
 MAX_DEPTH = 4
@@ -106,6 +107,11 @@ def is_view(t: Tensor) -> bool:
             return is_crop(t)
         case _:
             return False
+
+
+def has_more_ops(tensors: Collection[Tensor], most: int) -> bool:
+    """Whether more of some values than this are more than views."""
+    return len(tensors) > most and sum(not is_view(t) for t in tensors) > most
 
 
 def union(groups: Sequence[FusionGroup], number: int, graph: AxisGraph) -> FusionGroup | str:
@@ -178,7 +184,7 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
     """Puts an op into a group; the rule it breaks when the kernel could not hold it. The group is
     then in no usable state: the caller drops it and takes back what the graph did. Whether loops of
     one value reach all others is asked once all ops that belong together are in."""
-    if len(g.members) >= MAX_OPS:
+    if has_more_ops(g.members, MAX_OPS - 1):
         return f"the kernel has {MAX_OPS} ops already"
     problem = own_problem([*_first(g), t]) or _move_problem(g, t) or _place(g, t)
     if problem is not None:

@@ -194,7 +194,7 @@ def _equal_products(old: Shape, new: Shape) -> list[tuple[tuple[int, ...], tuple
         a, b = old[i], new[j]
         i, j = i + 1, j + 1
         while a != b:
-            grow_old = _is_less(a, b)
+            grow_old = True if a == ONE else False if b == ONE else _is_less(a, b)
             if grow_old is None or (i if grow_old else j) == len(old if grow_old else new):
                 return None
             if grow_old:

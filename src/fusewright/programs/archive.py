@@ -32,6 +32,7 @@ from fusewright.programs.records import (
     site_record,
 )
 from fusewright.programs.regions import region_dispatch
+from fusewright.programs.views import SharedResults
 from fusewright.target import Target, target_of
 
 
@@ -51,6 +52,9 @@ def packed(program: ProgramModel, *, with_code: bool) -> tuple[dict[str, Any], d
         ],
         **_rest_of(program, kernels),
     }
+    if program.shared is not None:
+        whole, written = program.shared.whole, list(program.shared.written)
+        record["shared"] = {"fusion": print_fusion(whole), "written": written}
     members = {f"{i}.cubin": c for i, c in enumerate(codes)}
     return record, members | {f"{t.name}.constant": t.data.tobytes() for t in held}
 
@@ -107,7 +111,14 @@ def _model(record: Mapping[str, Any], members: Mapping[str, bytes], *, later: bo
     target = target_of(record["target"])
     symbols = {s.name: s for s in (*fusion.symbols, *laps_of(fusion))}
     kernels = [restored_kernel(r, members, target, symbols, later=later) for r in record["kernels"]]
-    return _model_of(record, fusion, kernels, symbols, target)
+    model = _model_of(record, fusion, kernels, symbols, target)
+    shared = record.get("shared")
+    if shared is not None:
+        whole = parse_fusion(shared["fusion"], constants)
+        model.shared = SharedResults(whole, tuple(map(str, shared["written"])))
+        if [t.name for t in model.shared.rest.outputs] != [t.name for t in fusion.outputs]:
+            raise ValueError("the results that are views do not fit those that are computed")
+    return model
 
 
 def _model_of(

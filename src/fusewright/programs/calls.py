@@ -90,6 +90,7 @@ class Calls:
         others like them."""
         arrays, values = without_numbers(self._program.fusion, arrays)
         numbers = tuple(values.values())
+        out = self.computed(out)
         beside = () if workspace is None else (workspace,)
         key = None if device == "sim" else call_key((*arrays, *beside), {}, out or None)
         call = self._bound.get(key)
@@ -99,10 +100,29 @@ class Calls:
             room = None if workspace is None else describe(workspace)
             call = None if key is None else self.bind_torch(infos, given, numbers, room)
             if call is None:
-                return self.run(infos, device, given, numbers, room)
+                made = self._run(infos, device, given, numbers, room)
+                return self.with_views(infos, made, numbers)
             self._bound[key] = call
         made = call.run(arrays, out, numbers, workspace)
-        return [made[p] for p in self._program.places]
+        return self.with_views(arrays, [made[p] for p in self._program.places], numbers)
+
+    def computed(self, out: Sequence[Any]) -> Sequence[Any]:
+        """Of the arrays of `out=` those for results that are computed. Raises UserError for one in
+        the place of a view."""
+        shared = self._program.shared
+        return out if shared is None else shared.given(out)
+
+    def with_views(
+        self, arrays: Sequence[Any], made: list[Any], numbers: Sequence[int] = ()
+    ) -> list[Any]:
+        """The results of a call on these arrays, or on what describes them: what was made, and the
+        views beside it."""
+        p = self._program
+        if p.shared is None:
+            return made
+        inputs = p.fusion.inputs
+        given = completed(inputs, arrays, constants_of(inputs))
+        return p.shared.results(arrays, made, p.symbol_values(given, self._named(numbers)))
 
     def bind_torch(
         self,
@@ -113,12 +133,13 @@ class Calls:
     ) -> TorchCall | NumberedCall | None:
         """A call bound to torch tensors on a GPU of exactly these shapes, strides and alignment,
         and to arrays of `out=` likewise; None for other arrays, for tensors that must be copied
-        first, and for `out=` where two outputs are one result."""
+        first, for `out=` where two outputs are one result, and where nothing is computed."""
         if (
             len(self.constants)
             or not infos
             or infos[0].kind != "torch"
             or infos[0].device.kind == "cpu"
+            or not self._program.fusion.outputs
         ):
             return None
         kind, device = common(infos)
@@ -180,9 +201,19 @@ class Calls:
         device: str,
         out: Sequence[ArrayInfo | None] = (),
         numbers: Sequence[int] = (),
+    ) -> list[Any]:
+        """Runs on described arrays, all of one library and on one device; `out`: for results that
+        are computed."""
+        return self.with_views(infos, self._run(infos, device, out, numbers), numbers)
+
+    def _run(
+        self,
+        infos: Sequence[ArrayInfo],
+        device: str,
+        out: Sequence[ArrayInfo | None] = (),
+        numbers: Sequence[int] = (),
         workspace: ArrayInfo | None = None,
     ) -> list[Any]:
-        """Runs on described arrays, all of one library and on one device."""
         kind, where = common(infos) if infos else ("numpy", CPU)
         library = library_of(kind, where)
         if kind == "torch":
@@ -198,6 +229,8 @@ class Calls:
         if workspace is not None:
             self._check_workspace(workspace, sizes, infos, given)
         places = self._program.places
+        if not places:  # all results are views
+            return []
         if where.kind == "cuda":
             if device == "sim":
                 raise UserError("device='sim' takes host arrays; copy these to the host first")

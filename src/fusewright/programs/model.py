@@ -19,6 +19,7 @@ from fusewright.host.invariants import check_host
 from fusewright.host.ir import Pieces
 from fusewright.host.subspans import Subspan
 from fusewright.kernel import Binder, Kernel, TensorInfo
+from fusewright.programs.views import SharedResults
 from fusewright.target import Target
 
 
@@ -84,7 +85,8 @@ class ProgramModel:
     """Kernels in order, and the tensors between them. `held`: results that are made in the memory
     of an argument, which the caller gives away; `orders`: of axes, of results whose caller requires
     one, and of what lies in no C order; `lenders`: arguments that the caller gives away, that hold
-    no result, and whose memory kernels may use."""
+    no result, and whose memory kernels may use; `shared`: results of calls that are views, which
+    `fusion` does not compute."""
 
     fusion: Fusion
     launches: tuple[Dispatch, ...]
@@ -94,6 +96,7 @@ class ProgramModel:
     held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     orders: Orders = field(default_factory=Orders)
     lenders: tuple[Tensor, ...] = ()
+    shared: SharedResults | None = None
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -51,6 +51,13 @@ class Library(Protocol):
         """A result, which `empty` made, as the caller gets it."""
         ...
 
+    def view(
+        self, array: Any, start: Sequence[int], shape: Sequence[int], strides: Sequence[int]
+    ) -> Any:
+        """An array in the memory of another one, from its element at `start` on; element strides.
+        Raises UserError where the library has no such arrays."""
+        ...
+
 
 class Torch:
     """torch tensors, on the host and on GPUs."""
@@ -96,6 +103,14 @@ class Torch:
     def shown(self, array: Any) -> Any:
         return array
 
+    def view(
+        self, array: Any, start: Sequence[int], shape: Sequence[int], strides: Sequence[int]
+    ) -> Any:
+        first = array.storage_offset()
+        if 0 not in shape:
+            first += sum(n * s for n, s in zip(start, array.stride(), strict=True))
+        return array.as_strided(tuple(shape), tuple(strides), first)
+
 
 class Cupy:
     """cupy arrays."""
@@ -131,6 +146,13 @@ class Cupy:
     def shown(self, array: Any) -> Any:
         return array
 
+    def view(
+        self, array: Any, start: Sequence[int], shape: Sequence[int], strides: Sequence[int]
+    ) -> Any:
+        nbytes = [s * array.dtype.itemsize for s in strides]
+        as_strided = self._cupy.lib.stride_tricks.as_strided
+        return as_strided(_from(array, start, shape), tuple(shape), nbytes)
+
 
 class Numpy:
     """numpy arrays, and host memory of libraries without a name."""
@@ -159,6 +181,20 @@ class Numpy:
 
     def shown(self, array: Any) -> Any:
         return array
+
+    def view(
+        self, array: Any, start: Sequence[int], shape: Sequence[int], strides: Sequence[int]
+    ) -> Any:
+        """Not to be written to where elements share memory."""
+        seen = np.asarray(array)
+        nbytes = [s * seen.dtype.itemsize for s in strides]
+        apart = all(s or n == 1 for s, n in zip(strides, shape, strict=True))
+        return np.lib.stride_tricks.as_strided(
+            _from(seen, start, shape),
+            tuple(shape),
+            nbytes,
+            writeable=apart and seen.flags.writeable,
+        )
 
 
 class Interface:
@@ -194,6 +230,14 @@ class Interface:
 
     def shown(self, array: Any) -> Any:
         return array
+
+    def view(
+        self, array: Any, start: Sequence[int], shape: Sequence[int], strides: Sequence[int]
+    ) -> Any:
+        raise UserError(
+            f"alias_results=True: no library is known that makes views of {type(array).__name__}; "
+            "pass arrays of numpy, torch or cupy, or compile without alias_results"
+        )
 
 
 class Jax:
@@ -233,6 +277,18 @@ class Jax:
         if self._is_host:
             return self._jax.device_put(array, self._jax.devices("cpu")[0])
         return self._jax.numpy.from_dlpack(array)
+
+    def view(
+        self, array: Any, start: Sequence[int], shape: Sequence[int], strides: Sequence[int]
+    ) -> Any:
+        raise UserError(
+            "alias_results=True: arrays of jax never share memory; compile without alias_results"
+        )
+
+
+def _from(array: Any, start: Sequence[int], shape: Sequence[int]) -> Any:
+    """The part of an array from a place on; all of it for a view without elements."""
+    return array[(..., *(slice(n, None) for n in start))] if 0 not in shape else array
 
 
 def library_of(kind: Kind, device: Device) -> Library:

@@ -78,10 +78,22 @@ def tile_before(flow: Dataflow, y: Stage) -> tuple[Stage, Stage]:
 @edit("put_first")
 def put_first(flow: Dataflow, stages: Sequence[Stage]) -> None:
     """Moves stages that compute from inputs alone to the front of the program, so that what they
-    load is under way before anything else is done."""
-    start = [s for s in flow.stages if s.is_input or s.is_virtual]
-    front = dict.fromkeys([*start, *stages])
+    load is under way before anything else is done. The views that they read come along."""
+    front = dict.fromkeys(s for s in flow.stages if s.is_input or s.is_virtual)
+    for stage in stages:
+        front |= dict.fromkeys([*_behind(flow, stage), stage])
     flow.stages = [*front, *(s for s in flow.stages if s not in front)]
+
+
+def _behind(flow: Dataflow, stage: Stage) -> list[Stage]:
+    """What a stage is computed from, in program order."""
+    found: set[Stage] = set()
+    stack = [stage]
+    while stack:
+        new = [o for o in stack.pop().operands if o not in found]
+        found.update(new)
+        stack += new
+    return [s for s in flow.stages if s in found]
 
 
 def _start_over(*stages: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Operations that give back one of their operands, bit for bit, and quotients of one."""
+"""Operations that give back one of their operands, bit for bit, quotients of one, and powers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from fusewright.fusion.passes.rebuild import rebuild
 
 
 def drop_identities(fusion: Fusion) -> Fusion:
-    """Replaces what changes nothing by its operand, and 1 / x by what has fewer instructions.
+    """Replaces what changes nothing by its operand, and 1 / x and powers by what has fewer
+    instructions: an exponent is a number of each launch, which a kernel knows nothing of.
 
     rewrite:  y = x * 1;  z = y - 0  ->   z = x     (and x / 1, x + 0, x & True, x | False,
                                                           and axes in the order that they have)
               y = 1 / x              ->   y = reciprocal(x), of floats
+              y = x ** 2             ->   y = x * x             (and x ** 1, x ** 3, x ** 4)
               y = sum(x over axes of size 1)  ->   y = x reshaped   (and other reductions and scans)
-    checks:   x has the result's type and shape; of floats only what keeps -0.0: not x + 0.0
+    checks:   x has the result's type and shape; of floats only what keeps -0.0: not x + 0.0. Powers
+              are those of every x, infinities and -0.0 too, which roots are not: -0.0 ** 0.5 is 0
     order:    before own_outputs, as a result may then be an input
     """
     return rebuild(fusion, _unchanged)
@@ -44,9 +47,30 @@ def _unchanged(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         return left
     if t.op.fn in ("add", "mul", "and", "or") and _is_neutral(t.op.fn, left) and _is_like(right, t):
         return right
+    if t.op.fn == "pow" and _is_like(left, t):
+        return _power(left, right)
     if t.op.fn == "div" and t.dtype.is_float and _is_neutral("div", left) and _is_like(right, t):
         return build.pointwise("reciprocal", right)
     return None
+
+
+def _power(x: Tensor, exponent: Tensor) -> Tensor | None:
+    """A power of floats or integers as products; None for other exponents."""
+    literal = behind_views(exponent).op
+    if not isinstance(literal, Constant) or not (x.dtype.is_float or x.dtype.is_integer):
+        return None
+    match literal.value:
+        case 1:
+            return x
+        case 2:
+            return build.pointwise("mul", x, x)
+        case 3:
+            return build.pointwise("mul", build.pointwise("mul", x, x), x)
+        case 4:
+            square = build.pointwise("mul", x, x)
+            return build.pointwise("mul", square, square)
+        case _:
+            return None
 
 
 def _is_of_single_elements(t: Tensor) -> bool:

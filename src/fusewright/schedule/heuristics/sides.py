@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, variables
 from fusewright.core.substitution import estimate, substitute
+from fusewright.fusion.ir import Sym
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import global_accesses, merge_all, numel
 from fusewright.schedule.nest import computed
@@ -91,7 +92,8 @@ def large_accesses(flow: Dataflow, reference: Stage) -> tuple[LargeAccess, ...]:
 
 
 def _apart(address: Expr, v: Var) -> int:
-    others = dict.fromkeys(variables(address), ZERO)
+    """How far apart two neighbours along a loop lie, all other loops at their first trip."""
+    others = {o: ZERO for o in variables(address) if not isinstance(o, Sym)}
     first, second = (substitute(address, {**others, v: n}) for n in (ZERO, Int(1)))
     return abs(estimate(second - first))
 
