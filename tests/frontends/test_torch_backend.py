@@ -50,6 +50,15 @@ def rand(*shape: int) -> Any:
 # --- functions ----------------------------------------------------------------------------------
 
 
+def test_arguments_that_stand_for_negated_memory_are_read_as_what_they_show() -> None:
+    """The imaginary part of a conjugate is such a view: a bit says that its memory is negated."""
+    z = torch.complex(rand(300), rand(300)).conj()
+    assert z.imag.is_neg()
+    reports = assert_as_eager(lambda x: torch.sin(x) + x * 2, z.imag)
+    reports += assert_as_eager(lambda z: torch.sin(z.imag) + z.imag * 2, z)
+    assert all(g.regions for g in reports)
+
+
 def chain(x: Any, w: Any, b: Any) -> Any:
     h = torch.tanh(x * 2 + 1) @ w
     y = nn.layer_norm(nn.gelu(h) + b, (h.shape[-1],))

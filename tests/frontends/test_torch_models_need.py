@@ -15,6 +15,7 @@ import torch_checks as checks  # noqa: E402
 
 from fusewright import dtypes  # noqa: E402
 from fusewright.errors import UnsupportedError  # noqa: E402
+from fusewright.frontends import fuse as fuse_room  # noqa: E402
 from fusewright.frontends.fuse import Fused  # noqa: E402
 from fusewright.frontends.torch import (  # noqa: E402
     dynamo,
@@ -403,6 +404,41 @@ def test_what_kernels_cannot_write_in_place_is_copied() -> None:
         torch.testing.assert_close(ours, eagers)
     ((region,),) = [g.regions for g in reports]
     assert len(region.targets) == 1 and region.failures == []
+
+
+def normed(x: Any, mean: Any, var: Any) -> Any:
+    """A batch norm in training, whose statistics are sums of rows that many threads share."""
+    return torch.nn.functional.batch_norm(x, mean, var, training=True).relu()
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.parametrize("fn", [stepped, normed])
+def test_no_program_is_made_to_see_that_it_cannot_write_in_place(
+    fn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What many threads read, and one would write, is known before anything is compiled."""
+    made: list[tuple[Any, Any]] = []
+    real = fuse_room.compile_in_place
+
+    def compile_in_place(fusion: Any, target: Any, donated: Any, **options: Any) -> Any:
+        program = real(fusion, target, donated, **options)
+        made.append((donated, program.holders))
+        return program
+
+    monkeypatch.setattr(fuse_room, "compile_in_place", compile_in_place)
+    torch.compiler.reset()
+    run = torch.compile(fn, backend=compiler(Options(cpu="sim", min_ops=1)))
+    given = {
+        stepped: (rand(64, 64), torch.tensor(3.0)),
+        normed: (rand(4, 6, 5, 5), rand(6), rand(6).abs()),
+    }[fn]
+    ours, eagers = ([t.clone() for t in given] for _ in range(2))
+    torch.testing.assert_close(run(*ours), fn(*eagers))
+    torch.testing.assert_close(ours, eagers)
+    assert made
+    for donated, holders in made:
+        assert {h for h in holders if h is not None} == set(donated)
+        assert fn is stepped or not donated
 
 
 @pytest.mark.usefixtures("as_on_gpu")

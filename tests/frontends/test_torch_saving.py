@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fusewright.frontends.torch.decompositions import decompositions  # noqa: E402
+from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
+from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.saving import cut  # noqa: E402
 
 partitioners: Any = importlib.import_module("torch._functorch.partitioners")
@@ -61,3 +63,21 @@ def test_torch_is_told_for_one_cut_alone() -> None:
     with pytest.raises(Exception, match=r".+"):
         cut(torch.fx.symbolic_trace(lambda x: x + 1), None, num_fwd_outputs="none")
     assert partitioners.get_default_op_list is before
+
+
+def test_a_graph_runs_backward_as_often_as_it_is_retained() -> None:
+    """What the forward graph keeps of its own is read, and never overwritten."""
+
+    def fn(x: Any) -> Any:
+        return (torch.softmax(x, -1) * x.sin()).sum()
+
+    torch.manual_seed(0)
+    x = torch.randn(5, 12, requires_grad=True)
+    torch.compiler.reset()
+    run = torch.compile(fn, backend=compiler(Options()))
+    found = [*torch.autograd.grad(run(x), x)]
+    loss = run(x)
+    found += [torch.autograd.grad(loss, x, retain_graph=k == 0)[0] for k in range(2)]
+    (want,) = torch.autograd.grad(fn(x), x)
+    for g in found:
+        torch.testing.assert_close(g, want)

@@ -27,7 +27,7 @@ from fusewright.frontends.torch.region import Part, Region, Ways
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
-from fusewright.frontends.torch.saving import cut
+from fusewright.frontends.torch.saving import cut, nothing_donated
 from fusewright.frontends.torch.shared import Shared
 from fusewright.progress import told
 
@@ -83,7 +83,8 @@ def compiler(
             partition_fn=cut,
             keep_inference_input_mutations=True,
         )
-        with kept_graphs.finding(compile_graph) if is_kept else nullcontext():
+        finding = kept_graphs.finding(compile_graph) if is_kept else nullcontext()
+        with finding, nothing_donated():
             return compile_graphs(module, example_inputs)
 
     return compile_function

@@ -9,14 +9,26 @@ is left of such copies, two for each batch norm of a model that trains, is one c
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from fusewright.frontends.ahead import make_ahead
-from fusewright.frontends.torch.calls import readers, tensors_of, whole, writes
+from fusewright.frontends.torch.calls import (
+    hint,
+    is_getitem,
+    is_view,
+    readers,
+    reduces,
+    tensors_of,
+    whole,
+    writes,
+)
 from fusewright.frontends.torch.layouts import axis_order, dense_strides
 from fusewright.frontends.torch.library import aten, fx
 from fusewright.frontends.torch.plain_writes import SCATTERS, write_parts
+from fusewright.frontends.torch.region import Part
+from fusewright.frontends.torch.table import ELEMENTWISE
 
 _COPY = aten.copy_.default
 _WRITERS = {
@@ -70,8 +82,8 @@ def write_results(graph: Any) -> None:
     rewrite:  r = region(x, ...); copy_(x, r[0])  ->  region(x, ...), which writes result 0 to x
               (uses of r[0] read x)
     checks:   the region reads x, and no view of it; nothing else reads or writes x behind it; x has
-              the type and strides of the result, which is no result of the graph; the region's
-              kernels can write there
+              the type and strides of the result, which is no result of the graph; it is not read by
+              many threads, of which one would write; the region's kernels can write there
     order:    before join_copies, which takes the copies that are left
     """
     place = {n: k for k, n in enumerate(graph.nodes)}
@@ -89,7 +101,9 @@ def write_results(graph: Any) -> None:
         shown = any(
             whole(a) is target for a in call.args if isinstance(a, fx.Node) and a is not target
         )
-        if call.args.count(target) == 1 and not read_later and not shown:
+        if call.args.count(target) != 1 or read_later or shown:
+            continue
+        if not _is_read_by_many(target, call.target.part, result, call.args.index(target)):
             wanted.setdefault(call, {})[result] = copy
     asked = {
         call: {k: call.args.index(c.args[0]) for k, c in copies.items()}
@@ -103,6 +117,41 @@ def write_results(graph: Any) -> None:
             graph.erase_node(wanted[call][k])
             made.replace_all_uses_with(target)
             graph.erase_node(made)
+
+
+def _is_read_by_many(target: Any, part: Part, result: int, at: int) -> bool:
+    """Whether many threads would read an element of an argument that one of them would write: it is
+    repeated over the elements of a larger value, as the count of an optimiser's steps is, or joined
+    with the sum of a row, which all threads of the row have, as running statistics are. To ask the
+    kernels takes a program that is not used then."""
+    inside = dict.fromkeys(part.nodes)
+    size = _count(target)
+
+    def operands(n: Any) -> list[Any]:
+        return [p for p in n.all_input_nodes if p in inside]
+
+    behind = _reached(part.outputs[result], operands)
+    sums = (n for n in behind if any(_count(p) > size for p in n.all_input_nodes))
+    if any(not is_view(n) and not is_getitem(n) and reduces(n) for n in sums):
+        return True
+    ahead = _reached(part.inputs[at], lambda n: [u for u in n.users if u in inside])
+    return any(n.target in ELEMENTWISE and _count(n) > size for n in ahead)
+
+
+def _reached(start: Any, following: Callable[[Any], list[Any]]) -> list[Any]:
+    """A node, and those that follow it."""
+    found = {start: None}
+    waiting = [start]
+    while waiting:
+        new = [n for n in following(waiting.pop()) if n not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return list(found)
+
+
+def _count(node: Any) -> int:
+    """The elements of a node's tensor, of several of the largest one."""
+    return max((prod(map(hint, t.shape)) for t in tensors_of(_value(node))), default=0)
 
 
 def _lie_alike(a: Any, b: Any) -> bool:

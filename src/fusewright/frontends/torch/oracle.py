@@ -41,7 +41,8 @@ class OracleCall:
     def __call__(self, *args: Any) -> list[Any]:
         fusion = self.fusion(*args)
         given = [x for x in args if isinstance(x, torch.Tensor)]
-        arrays = [host_view(describe(x.detach().resolve_neg())) for x in given]
+        given = [x.detach().resolve_neg() for x in given]  # held, since arrays hold no memory
+        arrays = [host_view(describe(x)) for x in given]
         results = evaluate(fusion, *arrays, stepwise=True, checked=True)
         return [_as_tensor(a, o) for a, o in zip(results, self._orders, strict=True)]
 

@@ -260,14 +260,16 @@ class Region:
         return self._after(error, self._bound_way, args)
 
     def _after(self, error: Exception, way: Any, args: tuple[Any, ...]) -> list[Any]:
-        """The results of a call of which a way failed, by another one, which is the way from now
-        on, unless there was no memory."""
+        """The results of a call of which a way failed, by torch, whose own errors are the caller's:
+        what it raises, such as for an index that is too large, is no fault of the way. Else the way
+        is given up, unless there was no memory."""
         if isinstance(error, torch.OutOfMemoryError):
             _log.warning("%s: %s; torch computes this call", self.part.name, error)
             return self._called(self._ways.left[-1], args)
+        made = self._called(self._ways.left[-1], args)
         self._alike = self.bound = None
         self._ways.give_up(way, error)
-        return self(*args)
+        return made
 
     def _out(self, args: tuple[Any, ...]) -> list[Any] | None:
         """Where results are written, None for those that are new."""

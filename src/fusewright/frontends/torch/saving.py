@@ -21,6 +21,7 @@ from fusewright.frontends.torch.products import PRODUCTS
 from fusewright.frontends.torch.table import LOWERINGS
 
 _partitioners: Any = importlib.import_module("torch._functorch.partitioners")
+_graph_compile: Any = importlib.import_module("torch._functorch._aot_autograd.graph_compile")
 
 
 def cut(joint: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,3 +46,19 @@ def _told() -> Generator[None]:
         yield
     finally:
         _partitioners.get_default_op_list = ask
+
+
+@contextlib.contextmanager
+def nothing_donated() -> Generator[None]:
+    """Has torch give no tensor to a backward graph as memory to overwrite. Ours overwrite none, and
+    torch refuses `retain_graph=True` for graphs that might."""
+    name = "collect_bw_donated_buffer_idxs"
+    collect = getattr(_graph_compile, name, None)
+    if collect is None:
+        yield
+        return
+    setattr(_graph_compile, name, lambda *_graphs: [])
+    try:
+        yield
+    finally:
+        setattr(_graph_compile, name, collect)
