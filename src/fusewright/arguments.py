@@ -141,7 +141,8 @@ def _count(value: Any) -> int:
 def _path(value: Any) -> Any:
     if not isinstance(value, str | os.PathLike) or not os.fspath(cast("Any", value)):
         raise Unfit
-    if not isinstance(os.fspath(cast("Any", value)), str):
+    text = os.fspath(cast("Any", value))
+    if not isinstance(text, str) or "\0" in text:
         raise Unfit
     return cast("Any", value)
 

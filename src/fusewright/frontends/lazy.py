@@ -18,7 +18,7 @@ import numpy as np
 from fusewright import dtypes
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType, data_dtype_of, promote
-from fusewright.errors import UserError
+from fusewright.errors import FusewrightError, UserError
 from fusewright.fusion.array import Array, Known
 from fusewright.fusion.operands import (
     API_VERSIONS,
@@ -111,12 +111,18 @@ def _as_kind(scalar: complex, target: DType | None) -> complex:
 
 def _elements(obj: object, target: DType | None) -> np.ndarray[Any, np.dtype[Any]]:
     """The object as a numpy array of a supported dtype."""
-    if _is_foreign(obj):
-        found = np.from_dlpack(cast("Any", obj))
-    elif isinstance(obj, Sequence):
+    if isinstance(obj, Sequence):
         return _nested(cast("Sequence[object]", obj), target)
-    else:
-        found = np.asarray(obj)
+    try:
+        found = np.from_dlpack(cast("Any", obj)) if _is_foreign(obj) else np.asarray(obj)
+    except FusewrightError:
+        raise
+    except Exception as e:  # whatever the other library raises, or numpy of what it gives
+        kind = type(obj).__name__
+        raise UserError(
+            f"asarray of {kind}: numpy makes no array of it ({type(e).__name__}: {e}); pass a "
+            "number, nested lists of numbers, or an array"
+        ) from e
     own = data_dtype_of(found.dtype.newbyteorder("="))
     return found.astype((target or own).numpy, copy=False)
 

@@ -266,10 +266,15 @@ class Methods:
         x: Any = self
         return str(x.numpy()) if x.is_known else repr(x)
 
+    def __format__(self, text: str) -> str:
+        """`str`, or with a text such as `.3f` the only element so, where the value is known."""
+        numbers: Any = self
+        return format(numbers._item(f"a text {text!r}"), text) if text else str(self)
+
     def item(self) -> Any:
         """The only element as a Python scalar, where the value is known."""
         numbers: Any = self
-        return numbers.numpy("item()").item()
+        return numbers._item("item()")
 
     def tolist(self) -> Any:
         """The elements as nested lists, where the value is known."""

@@ -16,6 +16,7 @@ from fusewright.dtypes import DType, data_dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_number, as_tensor, check_array
+from fusewright.fusion.counts import check_count
 from fusewright.fusion.ir import Scalar, Shape, Tensor
 from fusewright.fusion.operands import check_device, check_flag, check_scalar, check_size
 from fusewright.fusion.ops.elementwise import equal
@@ -32,6 +33,7 @@ def shape_of(op: str, shape: ShapeLike) -> Shape:
         known = constant_value(s)
         if known is not None and known < 0:
             raise UserError(f"{op}: size {s} in shape {build.shape_text(out)} is negative")
+    check_count(op, map(constant_value, out))
     return out
 
 
