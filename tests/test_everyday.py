@@ -156,6 +156,39 @@ SAME: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "median": (lambda xp, x: xp.median(x, axis=1) + xp.quantile(x, 0.9, axis=1), (normal(5, 31),)),
     "differences": (lambda xp, x: xp.diff(x, axis=1), (normal(5, 6),)),
     "triangles": (lambda xp, x: xp.tril(x) - xp.triu(x, k=1), (normal(6, 6),)),
+    "axes by position": (
+        lambda xp, x: (
+            xp.sum(x, 1) + xp.max(x, -1) * xp.roll(x, 1, 0)[:, 0] - xp.mean(x, (0, 1)),
+            xp.concat([x, xp.flip(x, 0)], -1) * xp.repeat(x, 2, 1),
+            xp.stack(xp.split(x, 3, 1), 0)[:, :, 1] + xp.take(x, xp.argsort(x[0, :3], -1), 1),
+            xp.argmax(x, 1) + xp.any(x > 0, 1) * xp.std(x, 1),
+        ),
+        (normal(3, 6),),
+    ),
+    "types by position": (
+        lambda xp, x: (
+            xp.zeros(6, "int32") + x,
+            xp.full(6, 2, "float16"),
+            xp.asarray(x, "float64"),
+        ),
+        (normal(6),),
+    ),
+    "offsets by position": (
+        lambda xp, x: (xp.tril(x, -1) + xp.triu(x, 2), xp.diagonal(x, 1) + x.diagonal(1)),
+        (normal(6, 6),),
+    ),
+    "arrays of values": (
+        lambda xp, x: (
+            xp.asarray([x.sum(), x.max(), 2]),
+            xp.asarray([[x[0], x[1] * 2], (x[2], np.ones(5, "float32"))]),
+        ),
+        (normal(3, 5),),
+    ),
+    "sorted by a column": (lambda xp, x: x[x[:, 0].argsort()], (normal(8, 3),)),
+    "types that are asked for": (
+        lambda xp, x: x * 2 if x.dtype == np.float32 and x.dtype != "int8" else x,
+        (normal(5),),
+    ),
     "integers": (lambda xp, x: x // 7 * 10 + x % 7 + ((x << 2) ^ (x & 3)), (below(50, 9),)),
     "powers": (lambda xp, x: x**2 + x**3 + x**-1 + 2**x + x * math.pi, (normal(9),)),
     "conditions": (lambda xp, x: xp.where((x > 0) & ~(x > 1), 1.0, x).clip(-1, 1), (normal(99),)),
@@ -173,7 +206,7 @@ def check(got: Any, want: Any) -> None:
         for a, b in zip(got, want, strict=True):
             check(a, b)
         return
-    assert got.shape == np.shape(want)
+    assert got.shape == np.shape(want) and (got.dtype.kind == want.dtype.kind)
     assert np.allclose(got, want, rtol=2e-5, atol=2e-5)
 
 

@@ -196,6 +196,80 @@ def test_wrong_arguments_are_refused_with_a_message(
             raise AssertionError(f"{name}{args}{named}: {type(e).__name__}: {e}") from e
 
 
+def lying(**members: Any) -> object:
+    """An object of a class with these members."""
+    return type("Liar", (), members)()
+
+
+def view(**changes: Any) -> dict[str, Any]:
+    """A description of an array in device memory."""
+    return {"shape": (4, 8), "typestr": "<f4", "data": (0, False), "version": 3} | changes
+
+
+LIARS: dict[str, object] = {
+    "no description": lying(__cuda_array_interface__="junk"),
+    "an empty description": lying(__cuda_array_interface__={}),
+    "a number": lying(__cuda_array_interface__=3),
+    "a negative size": lying(__cuda_array_interface__=view(shape=(-4, 8))),
+    "sizes of texts": lying(__cuda_array_interface__=view(shape="ab")),
+    "fewer strides": lying(__cuda_array_interface__=view(strides=(4,))),
+    "no address": lying(__cuda_array_interface__=view(data=None)),
+    "no capsule": lying(__dlpack__=lambda s, **_: "x", __dlpack_device__=lambda s: (1, 0)),
+    "no device": lying(__dlpack__=lambda s, **_: "x", __dlpack_device__=lambda s: "x"),
+    "an exporter that fails": lying(
+        __dlpack__=lambda s, **_: 1 / 0, __dlpack_device__=lambda s: (1, 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIARS)
+def test_objects_that_are_not_what_they_say_are_refused(name: str) -> None:
+    for call in (FUSED, lambda v: PROGRAM(v, device="sim")):
+        with pytest.raises(fw.UserError, match=r"the __\w+__ of .*Liar describes no array"):
+            call(LIARS[name])
+
+
+def test_data_that_numpy_cannot_read_is_refused() -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("of its own")
+
+    for liar in (
+        lying(__array__=fails), lying(__array__=lambda *_, **__: "x"),
+        lying(__array_interface__={"shape": (4,)}), LIARS["no capsule"],
+    ):  # fmt: skip
+        with pytest.raises(fw.UserError, match="asarray of Liar: numpy makes no array of it"):
+            fw.asarray(liar)
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\0"])
+def test_paths_that_no_file_has_are_refused(path: str) -> None:
+    for call in (fw.load, PROGRAM.save, REPORT.to_html):
+        with pytest.raises(fw.UserError, match="it must be a path"):
+            call(path)
+
+
+def test_values_as_texts() -> None:
+    total = fw.sum(fw.asarray([1.0, 2.5]))
+    assert f"{total:.2f} {fw.asarray(7):>3} {total}" == "3.50   7 3.5"
+    for attempt in (lambda x: f"{x.sum():.2f}", lambda x: f"{fw.ones(3):.2f}{x}"):
+        with pytest.raises(fw.UserError, match=r"a text '\.2f' of"):
+            fw.trace(attempt, SPEC)
+    with pytest.raises(fw.UserError, match=r"item\(\) of .*exactly one element"):
+        fw.ones(3).item()
+
+
+def test_more_elements_than_an_index_counts_are_refused() -> None:
+    with pytest.raises(
+        fw.UserError, match=r"TensorSpec: the sizes \(2147483648, 4294967296\) give"
+    ):
+        fw.TensorSpec((2**31, 2**32), "int8")
+    for op in (lambda x: fw.zeros((2**70,)), lambda x: fw.broadcast_to(x[:, :1], (2**60, 4, 8))):
+        with pytest.raises(fw.UserError, match=r"give more than 9223372036854775807 elements"):
+            fw.trace(op, SPEC)
+    most = fw.trace(lambda x: x.sum() + fw.zeros((2**62,)).sum(), SPEC)
+    assert fw.compile(most).kernels
+
+
 def test_the_walk_reaches_every_public_function() -> None:
     """What is missing in both walks is no function, or has no arguments that could be wrong."""
     walked = {*CALLS, *ops.__all__}

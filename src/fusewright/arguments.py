@@ -22,7 +22,7 @@ R = TypeVar("R")
 DEVICES = ("auto", "cuda", "sim")
 
 
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Unfit(Exception):
@@ -47,7 +47,7 @@ def takes(
 
     def decorate(fn: Callable[P, R]) -> Callable[P, R]:
         parameters = inspect.signature(fn).parameters.values()
-        names = tuple(p.name for p in parameters if p.kind in _POSITIONAL)
+        names = tuple(p.name for p in parameters if p.kind in POSITIONAL)
 
         @functools.wraps(fn)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -141,7 +141,8 @@ def _count(value: Any) -> int:
 def _path(value: Any) -> Any:
     if not isinstance(value, str | os.PathLike) or not os.fspath(cast("Any", value)):
         raise Unfit
-    if not isinstance(os.fspath(cast("Any", value)), str):
+    text = os.fspath(cast("Any", value))
+    if not isinstance(text, str) or "\0" in text:
         raise Unfit
     return cast("Any", value)
 

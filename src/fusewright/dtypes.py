@@ -14,9 +14,12 @@ from fusewright.errors import UserError
 Kind = Literal["bool", "int", "uint", "float", "complex"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. `nbytes` is its size in memory; `numpy` its numpy counterpart."""
+    """One element type. `nbytes` is its size in memory; `numpy` its numpy counterpart.
+
+    It equals its name, and the dtypes of numpy and torch that mean it: `x.dtype == np.float32`.
+    """
 
     name: str
     kind: Kind
@@ -26,6 +29,14 @@ class DType:
         return self.name
 
     __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self.name == other.name
+        return _is_spelling(other) and _spells(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.name))  # not that of the name, which is another key
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -146,10 +157,26 @@ def dtype_of(spelling: object) -> DType:
     except (TypeError, ValueError):
         found = None
     if found is None:
+        sizes = ", and sizes go into one tuple, (2, 3)" if isinstance(spelling, int) else ""
         raise UserError(
             f"dtype {spelling!r} is not supported; use one of {', '.join(d.name for d in ALL)}"
+            + sizes
         )
     return found
+
+
+def _is_spelling(value: object) -> bool:
+    """Whether a value names an element type by what it is: a text, a type, a dtype of numpy or
+    torch."""
+    return isinstance(value, str | type | np.dtype) or type(value).__module__ == "torch"
+
+
+def _spells(dtype: DType, value: object) -> bool:
+    """Whether a spelling means this dtype; one that means no dtype does not."""
+    try:
+        return data_dtype_of(value) is dtype
+    except UserError:
+        return False
 
 
 def data_dtype_of(spelling: object) -> DType:

@@ -103,7 +103,8 @@ WITHOUT = Knob(
     str,
     "a list such as promotion,pruning",
     "Parts of the memory pipeline to leave out, to see what they buy: scopes (loops bound to the "
-    "grid count as loops, so that no two buffers share memory), in_place, promotion, pruning.",
+    "grid count as loops, so that no two buffers share memory), in_place, counting, promotion, "
+    "split, pruning.",
 )
 CACHE_DIR = Knob(
     "FUSEWRIGHT_CACHE_DIR",

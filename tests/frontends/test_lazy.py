@@ -3,6 +3,7 @@ array-api-strict says what the functions give."""
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -217,3 +218,28 @@ def test_known_data_prints_its_elements() -> None:
     seen: list[str] = []
     fw.trace(lambda x: seen.append(str(x)) or x, "f32[4]")
     assert seen == ["Array(x: float32[4])"]
+
+
+def test_dtypes_equal_their_spellings_elsewhere() -> None:
+    same = (np.float32, np.dtype("f4"), "float32", float, copy.deepcopy(fw.float32))
+    assert all(fw.float32 == v and v == fw.float32 for v in same)
+    other = (np.float64, "int32", "a text", np.dtype("i4"), int, str, None, 4, 1.5, [], object())
+    assert all(fw.float32 != v for v in other)
+    assert fw.complex64 == np.complex64 and fw.bfloat16 == ml_dtypes.bfloat16
+    assert {fw.float32: 1}.get(copy.copy(fw.float32)) == 1  # equal dtypes are one key
+
+
+def test_sizes_one_by_one_are_refused() -> None:
+    with pytest.raises(fw.UserError, match=r"dtype 3 .*sizes go into one tuple"):
+        fw.zeros(2, 3)
+    with pytest.raises(fw.UserError, match=r"max: axis is an array.*it is fw.maximum"):
+        fw.max(fw.ones(3), fw.ones(3))
+
+
+def test_what_is_nested_without_end_is_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(fw.UserError, match=r"asarray of a list"):
+        fw.asarray(endless)
+    with pytest.raises(fw.UserError):
+        fw.trace(lambda x: fw.asarray([x, endless]), "f32[3]")

@@ -68,8 +68,46 @@ def test_arguments_of_other_libraries() -> None:
         fw.trace(lambda x: x * object(), X)
     assert "a constant, which fw.asarray makes of it" in caught.value.__notes__[0]
     with pytest.raises(TypeError) as caught:
-        fw.trace(lambda x: x.sum(colour=1), X)
+        fw.trace(lambda x: own(x, colour=1), X)
     assert not hasattr(caught.value, "__notes__")
+
+
+def own(x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("attempt", "note"),
+    [
+        (
+            lambda x: x.sum(colour=1),
+            r"the call is x.sum\(axis=None, \*, dtype=None, keepdims=False",
+        ),
+        (lambda x: fw.sum(x, 1, True), r"the call is fw.sum\(x, /, axis=None, \*, dtype=None"),
+        (lambda x: fw.nn.mse_loss(x, x, "sum"), r"the call is fw.nn.mse_loss\(x, target, "),
+        (lambda x: x.round(2), r"the call is x.round\(\) \["),
+        (
+            lambda x: x.std(0, unbiased=False),
+            r"unbiased= is correction, 1 for True and 0 for False",
+        ),
+    ],
+)
+def test_arguments_that_functions_do_not_take(attempt: Any, note: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        fw.trace(attempt, X)
+    assert re.match(note, caught.value.__notes__[0])
+
+
+def test_functions_of_the_user_keep_their_own_errors() -> None:
+    """A function of the user may have the name of one of ours."""
+
+    def sum() -> None: ...
+
+    sum.__qualname__ = "sum"
+    for attempt in (lambda x: own(x, 1), lambda x: sum(x)):
+        with pytest.raises(TypeError) as caught:
+            fw.trace(attempt, X)
+        assert not hasattr(caught.value, "__notes__")
 
 
 def test_functions_and_tensors_of_torch() -> None:

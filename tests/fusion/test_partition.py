@@ -19,6 +19,7 @@ from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
     PartitionFacts,
     beside_rows,
+    divisors,
     held_of,
     in_chunks,
     number_of_rows,
@@ -287,8 +288,15 @@ def test_short_rows_of_no_words_are_dealt_in_packs_of_what_threads_take(
 
 
 def test_slices_of_a_long_axis_are_found_without_walking_along_it() -> None:
-    assert sorted(whole_slices([3, 12])) == [1, 3, 3, 6, 9, 12, 18, 36]
-    assert whole_slices([1 << 40]) == [1 << k for k in range(40, -1, -1)]
+    assert sorted(whole_slices([3, 12], 36)) == [1, 3, 3, 6, 9, 12, 18, 36]
+    assert sorted(whole_slices([3, 12], 9)) == [1, 3, 3, 6, 9]
+    assert whole_slices([1 << 62], 1 << 12) == [1 << k for k in range(12, -1, -1)]
+
+
+def test_divisors() -> None:
+    for n in (*range(1, 200), 7 * 128_264, 65_537):
+        assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+    assert divisors(1 << 62) == [1 << k for k in range(63)]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,15 @@ def test_dump_all_and_diff(tmp_path: Path) -> None:
     assert (tmp_path / "row_sum" / files[-1]).read_text() == "(unchanged)\n"
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = Options(dump="all", dump_dir=tmp_path / "file")
+    with pytest.raises(
+        UserError, match=r"FUSEWRIGHT_DUMP_DIR: .*row_sum cannot be written \(Not a"
+    ):
+        run_pipeline(parse_kernel(ROW_SUM), TARGET, options)
+
+
 def test_an_unknown_dump_is_refused() -> None:
     with pytest.raises(UserError, match="FUSEWRIGHT_DUMP='fuse': use all, diff or a pass: ma"):
         run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(dump="fuse"))

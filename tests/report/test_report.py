@@ -23,9 +23,10 @@ from fusewright.report.facts import gather
 from fusewright.report.graph import FAR, Drawing, graph_svg, layers, place
 from fusewright.report.html import report_html
 from fusewright.report.memory_map import memory_map_svg, memory_map_text
+from fusewright.report.svg import colour, text_width
 from fusewright.report.table import nbytes_text, plural, table
 from fusewright.report.text import report_text
-from fusewright.report.timeline import Box, Mark, Timeline, timeline
+from fusewright.report.timeline import Box, Mark, Ordered, Timeline, timeline
 from fusewright.report.traffic import traffic
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -120,6 +121,8 @@ def test_nodes_do_not_overlap_and_lie_in_their_band() -> None:
 def test_the_graph_is_well_formed_svg_with_every_value_and_edge() -> None:
     fusion, found = _row_scale_cut()
     root = ElementTree.fromstring(graph_svg(found, fusion))
+    titles = {t.text: t.attrib["class"] for t in root.iter(f"{_SVG}text") if "class" in t.attrib}
+    assert titles == {b.label: f"on-{colour(i)}" for i, b in enumerate(found.bands)}
     texts = [t.text or "" for t in root.iter(f"{_SVG}text")]
     assert {"rows", "scale", "m = max over 1", "float32[32, 32]"} <= set(texts)
     edges = [p.findtext(f"{_SVG}title") for p in root.iter(f"{_SVG}path")]
@@ -235,6 +238,25 @@ def test_the_memory_map_is_well_formed_svg_and_escapes_reasons() -> None:
     a, b, c = boxes
     assert a["y"] == c["y"] > b["y"]  # bytes up
     assert a["x"] < b["x"] < c["x"]  # time across
+
+
+def test_texts_of_the_memory_map_stand_apart_from_each_other_and_from_arcs() -> None:
+    orders = (Ordered(0, 5, "a pair"),)
+    marks = tuple(Mark(k, k, "block", "RAW", orders) for k in (1, 2, 3))
+    thin = tuple(Box(f"barrier{k}", 8 * k, 8, k, k + 1) for k in range(4))
+    side = tuple(Box(f"workspace{k}", 512, 512, k, k) for k in range(4))
+    root = ElementTree.fromstring(memory_map_svg(Timeline(6, 1024, (*thin, *side), marks)))
+    texts = [(float(t.attrib["x"]), float(t.attrib["y"]), t) for t in root.iter(f"{_SVG}text")]
+    spans = [
+        (x, y, x + text_width(str(t.text))) for x, y, t in texts if "text-anchor" not in t.attrib
+    ]
+    for k, (x, y, end) in enumerate(spans):
+        assert all(end <= a or b <= x or abs(y - v) >= 10 for a, v, b in spans[k + 1 :])
+    arcs = [p.attrib["d"] for p in root.iter(f"{_SVG}path")]
+    (peak,) = {(float(p.split()[1]) + float(p.split()[3])) / 2 for p in arcs}  # of a parabola
+    assert max(y for _, y, t in texts if str(t.text).startswith("#") and y < 60) < peak
+    assert "without room for a name: barrier0, barrier1" in str(texts[-1][2].text)
+    assert {t.attrib.get("class") for *_, t in texts if t.text == "workspace0"} == {"on-c4"}
 
 
 # --- the report ---------------------------------------------------------------------------------

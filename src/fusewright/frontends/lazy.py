@@ -8,9 +8,9 @@ indices that are arrays exist for such known data only, not in what is traced.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from fusewright import dtypes
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType, data_dtype_of, promote
-from fusewright.errors import UserError
+from fusewright.errors import FusewrightError, UserError
 from fusewright.fusion.array import Array, Known
 from fusewright.fusion.operands import (
     API_VERSIONS,
@@ -28,9 +28,12 @@ from fusewright.fusion.operands import (
     check_scalar,
     is_scalar,
 )
-from fusewright.fusion.ops import astype, full
+from fusewright.fusion.ops import astype, full, stack
 
 __array_api_version__ = API_VERSIONS[-1]
+
+MAX_RANK = 64
+"""How many axes the arrays of numpy have at most, which hold known data."""
 
 e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
 
@@ -39,11 +42,11 @@ e, inf, nan, pi, newaxis = math.e, math.inf, math.nan, math.pi, None
 
 
 def asarray(
-    obj: object, /, *, dtype: object = None, device: object = None, copy: bool | None = None
+    obj: object, /, dtype: object = None, *, device: object = None, copy: bool | None = None
 ) -> Array:
     """An array of the elements of a Python scalar, nested sequences of them, a numpy array, an
     Array, or anything with DLPack or numpy's array interface; in a trace also of a size or a number
-    of the call.
+    of the call. Sequences of values of a trace are stacked.
 
     Python floats give float32, ints int64 and complex numbers complex64 without a dtype. Elements
     are copied unless `copy` is False, because they are read when a value is asked for.
@@ -58,6 +61,8 @@ def asarray(
         return full((), obj, dtype=target)
     if is_scalar(obj):
         return full((), _as_kind(obj, target), dtype=target)
+    if _is_nested(obj) and _is_traced(obj):
+        return _stacked(obj, target)
     elements = obj if isinstance(obj, Array) else _elements(obj, target)
     if copy is False and (elements is not obj or isinstance(elements, Array)):
         raise UserError(
@@ -69,6 +74,34 @@ def asarray(
     return Array(Known(elements if copy is False else elements.copy()))
 
 
+def _is_nested(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether a value is a sequence of elements, which a text is not."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _leaves(obj: Sequence[object], depth: int = MAX_RANK) -> Iterator[object]:
+    """What stands in nested sequences, in order; what is nested deeper than an array can be is not
+    looked into."""
+    for v in obj:
+        if _is_nested(v) and depth:
+            yield from _leaves(v, depth - 1)
+        else:
+            yield v
+
+
+def _is_traced(obj: Sequence[object]) -> bool:
+    """Whether a value of a trace stands in nested sequences."""
+    return any(isinstance(v, Array) and not v.is_known for v in _leaves(obj))
+
+
+def _stacked(obj: Sequence[object], target: DType | None) -> Array:
+    """Nested sequences of values of a trace, and of scalars, as one array: a sequence is an
+    axis."""
+    leaves = (v if is_scalar(v) else asarray(v) for v in _leaves(obj))
+    dtype = target or result_type(*leaves)
+    return stack([_stacked(v, dtype) if _is_nested(v) else asarray(v, dtype) for v in obj])
+
+
 def _as_kind(scalar: complex, target: DType | None) -> complex:
     """A bool as a number, and an int as a bool, where the dtype asks for it."""
     if target is None or not isinstance(scalar, bool | int):
@@ -78,12 +111,18 @@ def _as_kind(scalar: complex, target: DType | None) -> complex:
 
 def _elements(obj: object, target: DType | None) -> np.ndarray[Any, np.dtype[Any]]:
     """The object as a numpy array of a supported dtype."""
-    if _is_foreign(obj):
-        found = np.from_dlpack(cast("Any", obj))
-    elif isinstance(obj, Sequence):
+    if isinstance(obj, Sequence):
         return _nested(cast("Sequence[object]", obj), target)
-    else:
-        found = np.asarray(obj)
+    try:
+        found = np.from_dlpack(cast("Any", obj)) if _is_foreign(obj) else np.asarray(obj)
+    except FusewrightError:
+        raise
+    except Exception as e:  # whatever the other library raises, or numpy of what it gives
+        kind = type(obj).__name__
+        raise UserError(
+            f"asarray of {kind}: numpy makes no array of it ({type(e).__name__}: {e}); pass a "
+            "number, nested lists of numbers, or an array"
+        ) from e
     own = data_dtype_of(found.dtype.newbyteorder("="))
     return found.astype((target or own).numpy, copy=False)
 
@@ -238,7 +277,7 @@ class NamespaceInfo:
 
     def capabilities(self) -> dict[str, Any]:
         """Known data may be indexed by bools; it is held by numpy, whose rank goes up to 64."""
-        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": MAX_RANK}
 
     def default_device(self) -> str:
         """The only device."""

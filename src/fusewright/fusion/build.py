@@ -185,6 +185,15 @@ def expand(t: Tensor, position: int) -> Tensor:
 
 def integer(op: str, what: str, given: object) -> int:
     """An argument that must be a Python integer (or have `__index__`); UserError otherwise."""
+    t = getattr(given, "tensor", None)
+    if isinstance(t, Tensor) and (t.ndim or not t.dtype.is_integer):
+        pair = {
+            "max": "; of two arrays it is fw.maximum",
+            "min": "; of two arrays it is fw.minimum",
+        }
+        raise UserError(
+            f"{op}: {what} is an array, {given!r}; it must be an integer{pair.get(op, '')}"
+        )
     try:
         if not isinstance(given, bool):
             return operator.index(cast_type("SupportsIndex", given))

@@ -31,6 +31,8 @@ _SAME: Mapping[str, str] = {
 """Functions that are called otherwise elsewhere and take the same arguments, but for `axis`."""
 
 _WRITTEN: Mapping[str, str] = {
+    "addcdiv": "x + value * a / b",
+    "addcmul": "x + value * a * b",
     "addmm": "x @ y + bias",
     "argwhere": "fw.nonzero(x, size=...)",
     "at": "fw.insert(x, value, start) for x.at[start:].set(value), fw.scatter_add for .add",
@@ -39,7 +41,10 @@ _WRITTEN: Mapping[str, str] = {
     "cbrt": "fw.sign(x) * fw.abs(x) ** (1 / 3)",
     "chunk": "fw.split(x, parts, axis=...)",
     "contiguous": "x: where values lie is the compiler's choice",
+    "convolve": "fw.nn.conv1d(x[None, None], weight[None, None, ::-1], padding=...)",
+    "correlate": "fw.nn.conv1d(x[None, None], weight[None, None], padding=...)",
     "deg2rad": "x * (math.pi / 180)",
+    "diag": "fw.diagonal(x) of a matrix, fw.eye(n) * x of a vector",
     "digitize": 'fw.searchsorted(bins, x, side="right")',
     "dim": "x.ndim",
     "divmod": "x // y and x % y",
@@ -53,6 +58,7 @@ _WRITTEN: Mapping[str, str] = {
     "hstack": "fw.concat([...], axis=1)",
     "index_copy": "fw.insert(x, value, start)",
     "index_put": "fw.insert(x, value, start), or fw.scatter_add",
+    "interp": "fw.searchsorted(xp, x), and fw.lerp between the neighbours",
     "inverse": "a library of linear algebra between two programs",
     "lax": "fw.cond, fw.scan, fw.fori_loop and fw.while_loop, which stand in fw itself",
     "linalg": "fw.matmul, and fw.sqrt(fw.sum(x * x, axis=...)) for a norm",
@@ -93,7 +99,9 @@ _KEYWORDS: Mapping[str, str] = {
     "dim": "axis",
     "dims": "axes, or axis",
     "input": "x, by position",
+    "decimals": "fw.round(x * 10**decimals) / 10**decimals",
     "keepdim": "keepdims",
+    "unbiased": "correction, 1 for True and 0 for False,",
 }
 
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, cast
 
+from fusewright.arguments import POSITIONAL
 from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.fusion import build
@@ -24,6 +26,23 @@ def public_names() -> tuple[list[str], list[str]]:
     """The names of the package, and those of its `nn`."""
     functions = _functions()
     return dir(functions), list(functions.nn.__all__)
+
+
+def call_of(name: str, positional: int | None = None) -> str:
+    """How a public function, or a method such as `Methods.sum`, is called: `fw.sum(x, axis=None)`.
+    "" for a name that is not here, and for one whose number of arguments by position is another."""
+    owner, _, last = name.rpartition(".")
+    functions = _functions()
+    layer = getattr(functions.nn, last, None) if last in functions.nn.__all__ else None
+    found = getattr(Methods, last, None) if owner else functions.__dict__.get(last, layer)
+    if owner not in ("", Methods.__name__) or not inspect.isfunction(found):
+        return ""
+    taken = list(inspect.signature(found).parameters.values())
+    if positional not in (None, sum(p.kind in POSITIONAL for p in taken)):
+        return ""
+    shown = [p.replace(annotation=p.empty) for p in (taken[1:] if owner else taken)]
+    where = "x" if owner else "fw.nn" if found is layer else "fw"
+    return f"{where}.{last}{inspect.Signature(shown)}"
 
 
 def _listed(op: str, sizes: tuple[Any, ...]) -> Any:
@@ -180,6 +199,14 @@ class Methods:
         """`fw.copy`."""
         return _functions().copy(self)
 
+    def argsort(self, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
+        """`fw.argsort`."""
+        return _functions().argsort(self, axis, descending=descending, stable=stable)
+
+    def diagonal(self, offset: int = 0) -> Any:
+        """`fw.diagonal`."""
+        return _functions().diagonal(self, offset)
+
     def dot(self, other: Any) -> Any:
         """The product of matrices, `fw.matmul`."""
         return _functions().matmul(self, other)
@@ -239,10 +266,15 @@ class Methods:
         x: Any = self
         return str(x.numpy()) if x.is_known else repr(x)
 
+    def __format__(self, text: str) -> str:
+        """`str`, or with a text such as `.3f` the only element so, where the value is known."""
+        numbers: Any = self
+        return format(numbers._item(f"a text {text!r}"), text) if text else str(self)
+
     def item(self) -> Any:
         """The only element as a Python scalar, where the value is known."""
         numbers: Any = self
-        return numbers.numpy("item()").item()
+        return numbers._item("item()")
 
     def tolist(self) -> Any:
         """The elements as nested lists, where the value is known."""

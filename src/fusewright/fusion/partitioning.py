@@ -335,7 +335,7 @@ def number_of_runs(lengths: Sequence[int], wanted: int, lanes: int = 1) -> int:
     total = math.prod(lengths)
     whole = total // lanes if total % lanes == 0 else total
     for candidates, size in (
-        (whole_slices(lengths), total),
+        (whole_slices(lengths, 2 * wanted), total),
         (range(-(-wanted // 2), 2 * wanted + 1), whole),
         (range(-(-wanted // 2), 2 * wanted + 1), total),
     ):
@@ -375,18 +375,28 @@ def _are_slices(parts: int, lengths: Sequence[int]) -> bool:
     return False
 
 
-def whole_slices(lengths: Sequence[int]) -> list[int]:
-    """The numbers of parts that are whole slices of the first axes that a part's length reaches."""
-    total = math.prod(lengths)
+def whole_slices(lengths: Sequence[int], most: int) -> list[int]:
+    """The numbers of parts, up to `most`, that are whole slices of the first axes that a part's
+    length reaches."""
     parts: list[int] = []
-    inner = 1
+    outer = math.prod(lengths)
     for size in reversed(lengths):
-        parts += [total // (inner * d) for d in divisors(size)]
-        inner *= size
+        outer //= size
+        parts += [outer * n for n in range(min(size, most // outer), 0, -1) if size % n == 0]
     return parts
 
 
 def divisors(n: int) -> list[int]:
     """The divisors of a positive number, ascending."""
-    low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return low + [n // d for d in reversed(low) if d * d != n]
+    found = [1]
+    rest, prime = n, 2
+    while rest > 1:
+        if prime * prime > rest:
+            prime = rest  # which has no divisor of its own
+        known = found
+        while rest % prime == 0:
+            rest //= prime
+            known = [d * prime for d in known]
+            found = found + known
+        prime += 1
+    return sorted(found)

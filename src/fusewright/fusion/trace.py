@@ -18,6 +18,7 @@ from fusewright.fusion.constants import with_constants
 from fusewright.fusion.elsewhere import instead_of_keyword
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
 from fusewright.fusion.laps import name_laps
+from fusewright.fusion.methods import call_of
 from fusewright.fusion.source import raising_line
 from fusewright.fusion.spec_text import is_spec_text, parse_spec
 from fusewright.fusion.trees import Tree
@@ -72,9 +73,15 @@ def _called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def _note_of(message: str) -> str:
     """What to write instead of what Python refuses in a traced function; "" where that is its own
     affair."""
-    named = re.search(r"unexpected keyword argument '(\w+)'", message)
-    if named and instead_of_keyword(named[1]):
-        return f"{named[1]}= is {instead_of_keyword(named[1])} here"
+    named = re.match(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", message)
+    if named:
+        other = instead_of_keyword(named[2])
+        call = call_of(named[1])
+        return f"{named[2]}= is {other} here" if other else f"the call is {call}" if call else ""
+    counted = re.match(r"([\w.]+)\(\) takes (?:from \d+ to )?(\d+) positional", message)
+    if counted:
+        call = call_of(counted[1], int(counted[2]))
+        return f"the call is {call}" if call else ""
     if message.startswith("unsupported operand") and "'Array'" in message:
         return (
             "an array of another library is an argument of the function, or a constant, which "

@@ -383,5 +383,11 @@ def _dump(number: int, p: Pass, before: Kernel, after: Kernel, options: Options)
     else:
         text = print_kernel(after)
     directory = options.dump_dir / after.name
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{number:02}_{p.name}.kir").write_text(text)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{number:02}_{p.name}.kir").write_text(text)
+    except OSError as e:
+        raise UserError(
+            f"{knobs.DUMP_DIR.name}: {directory} cannot be written ({e.strerror}); name a folder "
+            f"that can be, or unset {knobs.DUMP.name}"
+        ) from None

@@ -123,8 +123,8 @@ def graph_svg(cut: Cut, fusion: Fusion, marks: Mapping[Tensor, str] | None = Non
         canvas.rect(_MARGIN, y, width, height, kind=colour(i))
     for (a, b), points in drawing.edges.items():
         canvas.flow(points, tip=f"{a.name} -> {b.name}")
-    for band, (y, _) in zip(cut.bands, drawing.bands, strict=True):
-        canvas.text(_MARGIN + 8, y + 15, band.label, bold=True)
+    for i, (band, (y, _)) in enumerate(zip(cut.bands, drawing.bands, strict=True)):
+        canvas.text(_MARGIN + 8, y + 15, band.label, bold=True, on=colour(i))
     results = {t: k for k, t in enumerate(fusion.outputs)}
     for t, at in places.items():
         canvas.begin(marks.get(t, ""))

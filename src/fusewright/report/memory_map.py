@@ -11,6 +11,10 @@ from fusewright.report.timeline import Mark, Timeline
 _STEP = 26.0
 _HEIGHT = 240.0
 _MAX_COLUMNS = 72
+_LABEL = 12.0
+"""The height in pixels of a line of text: a box that is less high has its name below the map."""
+_ARCS = 16.0
+"""The height in pixels of the arcs over the map; the numbers of syncs stand above them."""
 
 
 def memory_map_text(t: Timeline) -> str:
@@ -41,7 +45,7 @@ def memory_map_svg(t: Timeline, step: str = "", marks: Callable[[str], str] = la
     `marks`: what a buffer is called elsewhere on the page."""
     canvas = Canvas()
     left = 10 + max(text_width(nbytes_text(v)) for v in (t.nbytes, 1023))
-    top = 40.0
+    top = 46.0
     high = _HEIGHT / max(t.nbytes, 1)
     bottom, right = top + _HEIGHT, left + _STEP * t.nsteps
     canvas.line(left, bottom, right, bottom, kind="axis")
@@ -54,25 +58,37 @@ def memory_map_svg(t: Timeline, step: str = "", marks: Callable[[str], str] = la
         tip = f"{b.name}: bytes {b.offset}..{b.offset + b.nbytes - 1} ({nbytes_text(b.nbytes)})"
         wide = _STEP * (b.last - b.first + 1)
         canvas.rect(x, y, wide, high * b.nbytes, kind=colours[b.name], tip=tip, marks=marks(b.name))
-        canvas.text(x + 3, y + min(12.0, high * b.nbytes), b.name)
     if step:
         for i in range(t.nsteps):
             canvas.text(left + _STEP * i + 3, bottom + 14, f"{step}{i}")
     for m in t.marks:
         _draw_sync(canvas, m, left, top, bottom)
-    for i, m in enumerate(t.marks):
-        canvas.text(left, bottom + 22 + 15 * i, f"#{m.id} {m.kind}: {m.why}")
+    unnamed = dict.fromkeys(_names(t))
+    taken: list[tuple[float, float, float]] = []
+    for b in t.boxes:
+        x, y = left + _STEP * b.first + 3, bottom - high * (b.offset + b.nbytes) + _LABEL
+        end = x + text_width(b.name)
+        is_free = all(end <= a or z <= x or abs(y - at) >= _LABEL for a, z, at in taken)
+        if is_free and high * b.nbytes >= _LABEL:
+            canvas.text(x, y, b.name, on=colours[b.name])
+            taken.append((x, end, y))
+            unnamed.pop(b.name, None)
+    below = [f"#{m.id} {m.kind}: {m.why}" for m in t.marks]
+    if unnamed:
+        below.append(f"without room for a name: {', '.join(unnamed)}")
+    for i, line in enumerate(below):
+        canvas.text(left, bottom + (36 if step else 22) + 15 * i, line)
     return canvas.svg()
 
 
 def _draw_sync(canvas: Canvas, m: Mark, left: float, top: float, bottom: float) -> None:
     """A line at the sync's step, and an arc from each access before it to the one behind it."""
     x = left + _STEP * (m.step + 0.5)
-    canvas.line(x, top - 6, x, bottom + 6, kind="sync", tip=f"#{m.id} {m.kind}: {m.why}")
-    canvas.text(x - 8, top - 10, f"#{m.id}")
+    canvas.line(x, top - _ARCS, x, bottom + 6, kind="sync", tip=f"#{m.id} {m.kind}: {m.why}")
+    canvas.text(x - 8, top - _ARCS - 4, f"#{m.id}")
     for o in m.orders:
         a, b = (left + _STEP * (s + 0.5) for s in (o.before, o.after))
-        canvas.arc(a, b, top, 30, kind="order", tip=f"#{m.id} orders {o.what}")
+        canvas.arc(a, b, top, 2 * (_ARCS - 2), kind="order", tip=f"#{m.id} orders {o.what}")
 
 
 def _names(t: Timeline) -> list[str]:

@@ -36,7 +36,11 @@ svg .axis {{ stroke: var(--edge); stroke-width: 1; }}
 svg .sync {{ fill: none; stroke: var(--sync); stroke-width: 1.6; }}
 svg .order {{ fill: none; stroke: var(--sync); stroke-width: 1; stroke-dasharray: 3 2; }}
 svg .weak {{ opacity: .65; }}
-""" + "\n".join(f"svg .c{i} {{ fill: var(--c{i}); }}" for i in range(COLOURS))
+svg [class^="on-"] {{ paint-order: stroke; stroke-width: 4px; stroke-linejoin: round; }}
+""" + "\n".join(
+    f"svg .c{i} {{ fill: var(--c{i}); }} svg .on-c{i} {{ stroke: var(--c{i}); }}"
+    for i in range(COLOURS)
+)
 """What the classes of pictures mean, in light and in dark."""
 
 
@@ -76,13 +80,16 @@ class Canvas:
         bold: bool = False,
         end: bool = False,
         kind: str = "",
+        on: str = "",
     ) -> None:
-        """A line of text whose baseline starts, or with `end` ends, at (x, y)."""
+        """A line of text whose baseline starts, or with `end` ends, at (x, y). `on`: the colour of
+        the box that it stands on, which keeps lines behind it away from its letters."""
         width = text_width(content)
         self._reach(x if end else x + width, y + 4)
         weight = ' font-weight="bold"' if bold else ""
         anchor = ' text-anchor="end"' if end else ""
-        named = f' class="{kind}"' if kind else ""
+        kinds = " ".join(filter(None, (f"on-{on}" if on else "", kind)))
+        named = f' class="{kinds}"' if kinds else ""
         self._shapes.append(
             f'<text x="{_n(x)}" y="{_n(y)}"{weight}{anchor}{named}>'
             f"{escape(content, quote=False)}</text>"

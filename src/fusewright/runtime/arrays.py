@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, cast
@@ -17,7 +18,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import UserError
+from fusewright.errors import FusewrightError, UserError
 from fusewright.runtime import dlpack
 from fusewright.runtime.device import device_of
 
@@ -103,13 +104,27 @@ def describe(array: object) -> ArrayInfo:
     if jax is not None and isinstance(array, jax.Array):
         return _jax(array)
     if hasattr(array, "__cuda_array_interface__"):
-        return _cuda_array_interface(array)
+        return _as_told(array, "__cuda_array_interface__", _cuda_array_interface)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        return _dlpack(array)
+        return _as_told(array, "__dlpack__", _dlpack)
     raise UserError(
         f"{type(array).__module__}.{type(array).__qualname__} is not an array; pass a numpy, "
         "torch, cupy or jax array, or anything with __cuda_array_interface__ or __dlpack__"
     )
+
+
+def _as_told(array: object, protocol: str, read: Callable[[Any], ArrayInfo]) -> ArrayInfo:
+    """What an array of an unknown library says of itself. UserError where that makes no array."""
+    try:
+        return read(array)
+    except FusewrightError:
+        raise
+    except Exception as e:  # whatever the other library raises, or the reading of what it says
+        name = f"{type(array).__module__}.{type(array).__qualname__}"
+        raise UserError(
+            f"the {protocol} of {name} describes no array ({type(e).__name__}: {e}); pass an array "
+            "of numpy, torch, cupy or jax made of it"
+        ) from e
 
 
 def describe_target(array: object) -> ArrayInfo:
@@ -210,8 +225,10 @@ def _cuda_array_interface(array: Any) -> ArrayInfo:
     if view.get("mask") is not None:
         raise UserError("masked device arrays are not supported; fill the mask first")
     dtype = dtype_of(getattr(array, "dtype", None) or view["typestr"])
-    shape = tuple(view["shape"])
+    shape = tuple(map(operator.index, view["shape"]))
     nbytes = view.get("strides")
+    if min(shape, default=0) < 0 or (nbytes is not None and len(nbytes) != len(shape)):
+        raise ValueError(f"shape {shape} with byte strides {nbytes}")
     strides = c_strides(shape) if nbytes is None else _elements(nbytes, dtype, "device array")
     pointer: int = view["data"][0]
     index = getattr(getattr(array, "device", None), "id", None)

@@ -27,7 +27,7 @@ from fusewright.fusion.ops.elementwise import (
 
 
 def logsumexp(
-    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+    x: Array, /, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
 ) -> Array:
     """log(sum(exp(x))) over axes without overflow, computed in the compute dtype."""
     x = check_array("logsumexp", x)

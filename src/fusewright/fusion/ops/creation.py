@@ -16,6 +16,7 @@ from fusewright.dtypes import DType, data_dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_number, as_tensor, check_array
+from fusewright.fusion.counts import check_count
 from fusewright.fusion.ir import Scalar, Shape, Tensor
 from fusewright.fusion.operands import check_device, check_flag, check_scalar, check_size
 from fusewright.fusion.ops.elementwise import equal
@@ -32,6 +33,7 @@ def shape_of(op: str, shape: ShapeLike) -> Shape:
         known = constant_value(s)
         if known is not None and known < 0:
             raise UserError(f"{op}: size {s} in shape {build.shape_text(out)} is negative")
+    check_count(op, map(constant_value, out))
     return out
 
 
@@ -62,8 +64,8 @@ def _filled(op: str, shape: Shape, value: object, dtype: object) -> Array:
 def full(
     shape: ShapeLike,
     fill_value: Scalar | complex | Expr | Array,
-    *,
     dtype: object = None,
+    *,
     device: object = None,
 ) -> Array:
     """A scalar, a size, or an array of rank 0, in every element."""
@@ -71,19 +73,19 @@ def full(
     return _filled("full", shape_of("full", shape), fill_value, dtype)
 
 
-def zeros(shape: ShapeLike, *, dtype: object = None, device: object = None) -> Array:
+def zeros(shape: ShapeLike, dtype: object = None, *, device: object = None) -> Array:
     """Zeros, float32 without a dtype."""
     check_device("zeros", device)
     return _zeros_or_ones("zeros", shape_of("zeros", shape), 0, dtype)
 
 
-def ones(shape: ShapeLike, *, dtype: object = None, device: object = None) -> Array:
+def ones(shape: ShapeLike, dtype: object = None, *, device: object = None) -> Array:
     """Ones, float32 without a dtype."""
     check_device("ones", device)
     return _zeros_or_ones("ones", shape_of("ones", shape), 1, dtype)
 
 
-def empty(shape: ShapeLike, *, dtype: object = None, device: object = None) -> Array:
+def empty(shape: ShapeLike, dtype: object = None, *, device: object = None) -> Array:
     """Zeros: a program has no undefined values."""
     check_device("empty", device)
     return _zeros_or_ones("empty", shape_of("empty", shape), 0, dtype)
@@ -98,8 +100,8 @@ def full_like(
     x: Array,
     /,
     fill_value: Scalar | complex | Expr | Array,
-    *,
     dtype: object = None,
+    *,
     device: object = None,
 ) -> Array:
     """A scalar in every element, with x's shape and, without a dtype, x's dtype."""
@@ -108,21 +110,21 @@ def full_like(
     return _filled("full_like", x.tensor.shape, fill_value, x.dtype if dtype is None else dtype)
 
 
-def zeros_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
+def zeros_like(x: Array, /, dtype: object = None, *, device: object = None) -> Array:
     """Zeros with x's shape and, without a dtype, x's dtype."""
     check_device("zeros_like", device)
     x = check_array("zeros_like", x)
     return _zeros_or_ones("zeros_like", x.tensor.shape, 0, x.dtype if dtype is None else dtype)
 
 
-def ones_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
+def ones_like(x: Array, /, dtype: object = None, *, device: object = None) -> Array:
     """Ones with x's shape and, without a dtype, x's dtype."""
     check_device("ones_like", device)
     x = check_array("ones_like", x)
     return _zeros_or_ones("ones_like", x.tensor.shape, 1, x.dtype if dtype is None else dtype)
 
 
-def empty_like(x: Array, /, *, dtype: object = None, device: object = None) -> Array:
+def empty_like(x: Array, /, dtype: object = None, *, device: object = None) -> Array:
     """Zeros with x's shape: a program has no undefined values."""
     check_device("empty_like", device)
     x = check_array("empty_like", x)
@@ -274,13 +276,13 @@ def _check_matrix(op: str, x: Array) -> Array:
     return x
 
 
-def tril(x: Array, /, *, k: int = 0) -> Array:
+def tril(x: Array, /, k: int = 0) -> Array:
     """x on and below the k-th diagonal of its last two axes, 0 above."""
     x = _check_matrix("tril", x)
     return _kept(x, _diagonal_distance(x.tensor.shape) <= _diagonal("tril", k))
 
 
-def triu(x: Array, /, *, k: int = 0) -> Array:
+def triu(x: Array, /, k: int = 0) -> Array:
     """x on and above the k-th diagonal of its last two axes, 0 below."""
     x = _check_matrix("triu", x)
     return _kept(x, _diagonal_distance(x.tensor.shape) >= _diagonal("triu", k))

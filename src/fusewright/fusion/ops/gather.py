@@ -10,7 +10,7 @@ from fusewright.fusion.operands import check_category
 from fusewright.fusion.ops.elementwise import astype
 
 
-def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
+def take(x: Array, indices: Array, /, axis: int | None = None) -> Array:
     """The slices of x at `indices` along the axis, which the axes of `indices` replace. Negative
     indices count from the end. An index outside the axis reads NaN, or 0 where the dtype has no
     NaN; of known data it is an IndexError.
@@ -27,7 +27,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     return Array(build.value(shape, x.dtype, ir.Take((t, at), along)))
 
 
-def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+def take_along_axis(x: Array, indices: Array, /, axis: int = -1) -> Array:
     """`result[.., i, ..] = x[.., indices[.., i, ..], ..]`: the other axes broadcast together.
     Negative indices and those outside the axis mean what they mean to `take`.
 

@@ -55,7 +55,7 @@ def _is_pair(axes: object) -> bool:
 
 
 def tensordot(
-    x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+    x1: Array, x2: Array, /, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Array:
     """The sum over paired axes: the last `axes` of x1 with the first of x2, or the two lists. The
     result has x1's other axes, then x2's."""
@@ -123,7 +123,7 @@ def outer(x1: Array, x2: Array, /) -> Array:
     return Array(build.pointwise("mul", *build.broadcast_all("outer", columns, b)))
 
 
-def diagonal(x: Array, /, *, offset: int = 0) -> Array:
+def diagonal(x: Array, /, offset: int = 0) -> Array:
     """The elements at (.., i, i + offset) of the last two axes, along the last axis."""
     x = check_array("diagonal", x)
     above = build.integer("diagonal", "offset", offset)

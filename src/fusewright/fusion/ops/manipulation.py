@@ -148,7 +148,7 @@ def _mapped(t: Tensor, shape: Shape, where: dict[int, Callable[[Expr], Expr]]) -
     return build.index_map(t, shape, at, index)
 
 
-def flip(x: Array, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
+def flip(x: Array, /, axis: int | tuple[int, ...] | None = None) -> Array:
     """The order of elements along the axes, all for None, reversed."""
     x = check_array("flip", x)
     axes = build.axes_of("flip", axis, x.ndim)
@@ -163,11 +163,7 @@ def _mirror(extent: Expr) -> Callable[[Expr], Expr]:
 
 
 def roll(
-    x: Array,
-    /,
-    shift: IntLike | tuple[IntLike, ...],
-    *,
-    axis: int | tuple[int, ...] | None = None,
+    x: Array, /, shift: IntLike | tuple[IntLike, ...], axis: int | tuple[int, ...] | None = None
 ) -> Array:
     """Elements moved by `shift` along the axes, around the end; over the flat array for None."""
     x = check_array("roll", x)
@@ -199,7 +195,7 @@ def _rolled(shift: Expr, extent: Expr) -> Callable[[Expr], Expr]:
 # --- repetition ---------------------------------------------------------------------------------
 
 
-def repeat(x: Array, repeats: IntLike | Array, /, *, axis: int | None = None) -> Array:
+def repeat(x: Array, repeats: IntLike | Array, /, axis: int | None = None) -> Array:
     """Each element `repeats` times in a row along the axis; of the flat array for None. Known data
     may be repeated by an array of counts, one per element of the axis."""
     x = check_array("repeat", x)
@@ -265,7 +261,7 @@ def _common(op: str, arrays: Sequence[Array]) -> list[Tensor]:
     return [build.cast(a.tensor, dtype) for a in checked]
 
 
-def concat(arrays: tuple[Array, ...] | list[Array], /, *, axis: int | None = 0) -> Array:
+def concat(arrays: tuple[Array, ...] | list[Array], /, axis: int | None = 0) -> Array:
     """The arrays one after the other along the axis; flattened first for None. Other sizes must be
     equal; the dtype is the promoted one."""
     tensors = _common("concat", arrays)
@@ -295,7 +291,7 @@ def _others(t: Tensor, axis: int) -> Shape | None:
     return (*t.shape[:axis], *t.shape[axis + 1 :]) if t.ndim > axis else None
 
 
-def stack(arrays: tuple[Array, ...] | list[Array], /, *, axis: int = 0) -> Array:
+def stack(arrays: tuple[Array, ...] | list[Array], /, axis: int = 0) -> Array:
     """The arrays, of one shape, along a new axis at `axis` of the result."""
     tensors = _common("stack", arrays)
     for k, t in enumerate(tensors):
@@ -309,7 +305,7 @@ def stack(arrays: tuple[Array, ...] | list[Array], /, *, axis: int = 0) -> Array
     return Array(build.concat([build.expand(t, along) for t in tensors], along))
 
 
-def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: Array, /, axis: int = 0) -> tuple[Array, ...]:
     """The slices along an axis of integer size, without it."""
     x = check_array("unstack", x)
     along = build.axis_of("unstack", axis, x.ndim)
@@ -323,7 +319,7 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(x[(*lead, k)] for k in range(count))
 
 
-def split(x: Array, parts: int | Sequence[IntLike], /, *, axis: int = 0) -> tuple[Array, ...]:
+def split(x: Array, parts: int | Sequence[IntLike], /, axis: int = 0) -> tuple[Array, ...]:
     """Pieces along an axis: `parts` equal ones, or those between the positions in `parts`, as of
     numpy.split (torch.split takes the size of a piece).
 

@@ -66,7 +66,7 @@ def check_size(op: str, x: Array, axis: int) -> int:
 # --- sorts --------------------------------------------------------------------------------------
 
 
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def sort(x: Array, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """The elements in order along the axis, -0 before 0 and NaN above all numbers: last, or first
     if `descending`. UserError for complex numbers, UnsupportedError for a symbolic size."""
     x = check_ordered("sort", check_array("sort", x))
@@ -92,7 +92,7 @@ def _unsorted(x: Array, g: Array, axis: int, *, descending: bool) -> Array:
     return take_along_axis(g, places, axis=axis)
 
 
-def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def argsort(x: Array, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """The positions along the axis that put x in order, as int64; equal elements, and NaN, which
     is above all numbers, keep their order. Raises as `sort`."""
     x = check_ordered("argsort", check_array("argsort", x))
@@ -128,7 +128,7 @@ class TopK(NamedTuple):
     indices: Array
 
 
-def topk(x: Array, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
+def topk(x: Array, k: int, /, axis: int = -1, *, largest: bool = True) -> TopK:
     """The k largest elements along the axis, or the smallest ones, in descending or ascending
     order, and their positions; of equal elements the first ones. NaN is above all numbers.
 

@@ -17,7 +17,7 @@ from fusewright.fusion.ops.manipulation import reshape, squeeze, stack
 from fusewright.fusion.ops.ordering import sort
 
 
-def median(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def median(x: Array, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """The middle of the elements in order along the axis, or of all elements; the mean of both
     where there are two. NaN where an element is; float64 of integers.
 
@@ -27,7 +27,7 @@ def median(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 
 
 def quantile(
-    x: Array, q: float | Sequence[float], /, *, axis: int | None = None, keepdims: bool = False
+    x: Array, q: float | Sequence[float], /, axis: int | None = None, *, keepdims: bool = False
 ) -> Array:
     """The element that the share q of the others is below, along the axis or of all elements:
     between two neighbours in proportion (numpy's `method="linear"`). Several q make a new first

@@ -42,13 +42,13 @@ def _reduced(op: str, fn: str, t: Tensor, axis: Axes, keepdims: bool) -> Array:
     return Array(build.reduce(fn, t, build.axes_of(op, axis, t.ndim), keepdims=keepdims))
 
 
-def sum(x: Array, /, *, axis: Axes = None, dtype: object = None, keepdims: bool = False) -> Array:
+def sum(x: Array, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False) -> Array:
     """The sum over axes; 0 over nothing."""
     t = _accumulated("sum", check_array("sum", x), dtype)
     return _reduced("sum", "add", t, axis, keepdims)
 
 
-def prod(x: Array, /, *, axis: Axes = None, dtype: object = None, keepdims: bool = False) -> Array:
+def prod(x: Array, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False) -> Array:
     """The product over axes; 1 over nothing."""
     t = _accumulated("prod", check_array("prod", x), dtype)
     return _reduced("prod", "mul", t, axis, keepdims)
@@ -70,7 +70,7 @@ def _check_not_empty(op: str, x: Array, axes: tuple[int, ...]) -> None:
             )
 
 
-def max(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+def max(x: Array, /, axis: Axes = None, *, keepdims: bool = False) -> Array:
     """The largest element over axes; NaN if any is.
 
     Raises UserError over an axis of size 0; an axis of a symbolic size that turns out to be 0 when
@@ -79,24 +79,24 @@ def max(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
     return _extreme("max", "max", x, axis, keepdims)
 
 
-def min(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+def min(x: Array, /, axis: Axes = None, *, keepdims: bool = False) -> Array:
     """The smallest element over axes; NaN if any is. Over nothing as `max`, the largest value."""
     return _extreme("min", "min", x, axis, keepdims)
 
 
-def any(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+def any(x: Array, /, axis: Axes = None, *, keepdims: bool = False) -> Array:
     """Whether some element over axes is not 0; false over nothing."""
     t = astype(check_array("any", x), dtypes.bool_).tensor
     return _reduced("any", "or", t, axis, keepdims)
 
 
-def all(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+def all(x: Array, /, axis: Axes = None, *, keepdims: bool = False) -> Array:
     """Whether every element over axes is not 0; true over nothing."""
     t = astype(check_array("all", x), dtypes.bool_).tensor
     return _reduced("all", "and", t, axis, keepdims)
 
 
-def count_nonzero(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+def count_nonzero(x: Array, /, axis: Axes = None, *, keepdims: bool = False) -> Array:
     """How many elements over axes are not 0, as int64."""
     t = astype(check_array("count_nonzero", x), dtypes.bool_).tensor
     return _reduced("count_nonzero", "add", build.cast(t, dtypes.int64), axis, keepdims)
@@ -125,7 +125,7 @@ def _mean_of(op: str, x: Array, axis: Axes, keepdims: bool) -> Array:
     return total / _count(x, axes, x.dtype)
 
 
-def mean(x: Array, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
+def mean(x: Array, /, axis: Axes = None, *, keepdims: bool = False) -> Array:
     """The mean over axes, computed in the compute dtype and rounded to x's; NaN over nothing.
     Integers give float32."""
     x = check_array("mean", x)
@@ -146,7 +146,7 @@ def _variance(op: str, x: Array, axis: Axes, correction: float, keepdims: bool) 
 
 
 def var(
-    x: Array, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+    x: Array, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
     """The variance over axes, with `correction` taken off the count (1: the unbiased estimate)."""
     x = check_array("var", x)
@@ -155,7 +155,7 @@ def var(
 
 
 def std(
-    x: Array, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+    x: Array, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Array:
     """The square root of `var`."""
     x = check_array("std", x)
@@ -196,12 +196,12 @@ def _position_by_value(t: Tensor, axis: int, fn: str, keepdims: bool) -> Array:
     return Array(build.reduce("min", at.tensor, (axis,), keepdims=keepdims))
 
 
-def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmax(x: Array, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """The first position of the largest element, as int64; of the first NaN if there is one."""
     return _position("argmax", x, axis, keepdims, is_largest=True)
 
 
-def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmin(x: Array, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """The first position of the smallest element, as int64; of the first NaN if there is one."""
     return _position("argmin", x, axis, keepdims, is_largest=False)
 
@@ -224,35 +224,25 @@ def _cumulative(
 
 
 def cumulative_sum(
-    x: Array,
-    /,
-    *,
-    axis: int | None = None,
-    dtype: object = None,
-    include_initial: bool = False,
+    x: Array, /, axis: int | None = None, *, dtype: object = None, include_initial: bool = False
 ) -> Array:
     """The sums of the elements up to each; with `include_initial` a 0 comes first."""
     return _cumulative("cumulative_sum", "add", x, axis, dtype, include_initial)
 
 
 def cumulative_prod(
-    x: Array,
-    /,
-    *,
-    axis: int | None = None,
-    dtype: object = None,
-    include_initial: bool = False,
+    x: Array, /, axis: int | None = None, *, dtype: object = None, include_initial: bool = False
 ) -> Array:
     """The products of the elements up to each; with `include_initial` a 1 comes first."""
     return _cumulative("cumulative_prod", "mul", x, axis, dtype, include_initial)
 
 
-def cumulative_max(x: Array, /, *, axis: int | None = None) -> Array:
+def cumulative_max(x: Array, /, axis: int | None = None) -> Array:
     """The largest of the elements up to each; NaN from the first NaN on."""
     return _cumulative_extreme("cumulative_max", "max", x, axis)
 
 
-def cumulative_min(x: Array, /, *, axis: int | None = None) -> Array:
+def cumulative_min(x: Array, /, axis: int | None = None) -> Array:
     """The smallest of the elements up to each; NaN from the first NaN on."""
     return _cumulative_extreme("cumulative_min", "min", x, axis)
 
