@@ -407,3 +407,15 @@ def test_vectors_of_a_gathered_row(columns: int) -> None:
     x = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
     for row in range(3):
         assert_agrees(program, fusion, [x, np.array([row], np.int32)])
+
+
+def test_sums_of_lanes_that_are_repeated_along_a_join_are_whole() -> None:
+    """The second piece of the join is a sum of each row alone. A thread has two neighbours of one
+    row of 65, each with an accumulator: both are added to, also where neither begins its row."""
+
+    def fn(a: fw.Array, b: fw.Array) -> fw.Array:
+        y = fw.matmul(a[:, ::2], b)
+        return fw.concat([y, y[:, :1]], axis=-1)
+
+    program = assert_compiles_right(fn, Spec((16, 4), "float32"), Spec((2, 64), "float32"))
+    assert len(program.launches) == 1
