@@ -253,7 +253,11 @@ _SCOPES = (SyncScope.CLUSTER, SyncScope.BLOCK, SyncScope.WARP, SyncScope.THREAD)
 
 def _worst(a: Access, b: Access) -> _Class:
     """What all threads that make the accesses have to wait for."""
-    scope = SyncScope.CLUSTER if max(a.ncopies, b.ncopies) > 1 else SyncScope.BLOCK
+    scope = SyncScope.BLOCK
+    if max(a.ncopies, b.ncopies) > 1:
+        scope = SyncScope.CLUSTER
+    elif max(a.nthreads, b.nthreads) <= WARP_SIZE:
+        scope = SyncScope.WARP
     return _Class(scope, False, (), (), None)
 
 
