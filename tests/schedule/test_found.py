@@ -446,3 +446,15 @@ def test_axes_of_size_one_beside_a_size_that_may_be_one(columns: int) -> None:
         return fw.concat([row, row[:, 1:]], axis=1)
 
     assert_compiles_right(joined, Spec((4, "n"), "float32"), n=columns)
+
+
+def test_sums_of_lanes_that_are_repeated_along_a_join_are_whole() -> None:
+    """The second piece of the join is a sum of each row alone. A thread has two neighbours of one
+    row of 65, each with an accumulator: both are added to, also where neither begins its row."""
+
+    def fn(a: fw.Array, b: fw.Array) -> fw.Array:
+        y = fw.matmul(a[:, ::2], b)
+        return fw.concat([y, y[:, :1]], axis=-1)
+
+    program = assert_compiles_right(fn, Spec((16, 4), "float32"), Spec((2, 64), "float32"))
+    assert len(program.launches) == 1

@@ -437,3 +437,13 @@ def test_bounded_turns_compile_clean(monkeypatch: pytest.MonkeyPatch) -> None:
         s.id for s in kernel.syncs
     }
     assert "trap" in kernel.ptx()
+
+
+@pytest.mark.parametrize("mode", ["vector", "tma", "slices"])
+def test_a_block_of_one_warp_meets_as_a_warp(mode: str) -> None:
+    """Also where what other blocks left is handed to it, whose bytes are not compared."""
+    kernel = column_schedule(total, 3, mode=mode).lower("sm_90a")
+    kinds = [s.kind for s in kernel.syncs]
+    assert "WarpSync" in kinds and "BlockSync" not in kinds
+    report = fw.verify(kernel)
+    assert (report.missing, report.redundant) == ([], [])

@@ -244,6 +244,12 @@ def test_results_are_in_registers_first() -> None:
         fw.Schedule(_fusion())["y"].mma()
 
 
+def test_a_product_without_instructions_is_refused() -> None:
+    s = fw.Schedule(_fusion())
+    with pytest.raises(fw.ScheduleError, match=r"^y: no instructions compute this product; call"):
+        s.lower()
+
+
 @pytest.mark.parametrize(
     ("tile", "warpgroups", "why"),
     [

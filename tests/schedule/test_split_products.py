@@ -227,3 +227,16 @@ def test_blocks_of_a_cluster_with_several_tiles() -> None:
             t.parallelize(0, fw.Serial)
     with pytest.raises(fw.ScheduleError, match=r"loop 0 runs over 4 tiles of a block"):
         s.lower()
+
+
+@pytest.mark.parametrize(("trips", "barriers"), [(2, 2), (3, 1)])
+def test_a_loop_of_more_trips_than_its_ring_has_stages_is_a_barrier(
+    trips: int, barriers: int
+) -> None:
+    """Two tiles one after the other: a warp that fills the part of the second waited for operands
+    that were copied behind arrivals of all warps, if the ring wrapped, so that the thread which
+    waited for the copy engine is done. With two trips for two stages nobody waited for others."""
+    kernel = checked(split_schedule(product, 3, "tma", shape=(M, 64, 192 * trips), blocks=1))
+    assert sum(s.kind == "NamedSync" for s in kernel.syncs) == barriers
+    report = fw.verify(kernel)
+    assert (report.missing, report.redundant) == ([], [])

@@ -403,7 +403,7 @@ REDUCE = STORE.replace("bulk_store y", "bulk_reduce.add y")
 TIME_IS_NOT_MEMORY = """
   shared b: uint64[1]
   mbar_init #0 b[0] count 1 by thread 0
-  block_sync #1
+  warp_sync #1
   roles {
     role warps 0..1 {
       r[0] = load x[tx]

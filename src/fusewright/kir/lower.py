@@ -18,6 +18,7 @@ from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kern
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import check_modes, where_finished
 from fusewright.kir.overlap import OVERLAP, overlap_of
+from fusewright.kir.products import check_products
 from fusewright.kir.sort_network import check_tile, sort_network
 from fusewright.kir.statements import Statements
 from fusewright.kir.traverse import walk_statements
@@ -63,6 +64,7 @@ def lower(
     """
     check_placement(flow)
     check_modes(flow.stages, target)
+    check_products(flow.stages)
     nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
     grid, block, cx = _dims(flow)
     inputs = tuple(s for s in flow.inputs if flow.consumers(s))

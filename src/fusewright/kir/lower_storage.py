@@ -206,6 +206,13 @@ class Storage:
             and (x.parallel is Parallel.VECTORIZE or (x.parallel.is_serial and i > first))
         )
 
+    def accumulator_loops(self, s: Stage) -> frozenset[int]:
+        """The loops over the axes of a reduction at each iteration of which it has an accumulator
+        of its own."""
+        held = self.stored_loops(s) if s.memory is Memory.LOCAL else self.carried_lanes(s)
+        domain = s.frame.domain
+        return frozenset(i for i in held if self.graph.depends(s.loops[i].axis, domain))
+
     def _first_carrying(self, s: Stage) -> int:
         nodes = self.context.nest.nodes[s]
         found = [i for i in carrying_loops(self.context, s) if nodes[i] is not None]

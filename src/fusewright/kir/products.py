@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import FALSE, TRUE, Cond, any_of, less
@@ -54,6 +54,17 @@ from fusewright.target import MAX_BOX_EXTENT, MMA_COLUMNS_UNIT, WARP_SIZE, WARPG
 _ISSUER = 0
 _FRAGMENT = (2, 2, 2)
 """Loops inside of a store of matrices: blocks of 8 columns, of 8 rows, neighbours."""
+
+
+def check_products(stages: Iterable[Stage]) -> None:
+    """Raises ScheduleError for a product that no matrix instructions were asked for."""
+    for s in stages:
+        if isinstance(s.op, MatMul) and not s.is_mma:
+            raise ScheduleError(
+                f"{s.name}: no instructions compute this product; call cache_before() and mma() of "
+                "what it returns, or write the product as a sum, fw.sum(a[:, :, None] * "
+                "b[None, :, :], axis=1) of values in float32, which may have any loops"
+            )
 
 
 def box_loads(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:

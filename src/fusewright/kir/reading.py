@@ -98,12 +98,14 @@ class Reader:
             )
             conditions.extend(self._one_copy(across_blocks))
         elif reducing:
-            # Loops and lanes inside the reduction would add every element again.
-            shared = THREAD_DIMS | BLOCK_DIMS
+            # Loops and lanes inside the reduction would add every element again, but for those that
+            # have accumulators of their own.
+            shared, apart = THREAD_DIMS | BLOCK_DIMS, self.storage.accumulator_loops(s)
             own = {
                 v
                 for i, x in enumerate(s.loops)
-                if i in reducing or (i > min(reducing) and x.parallel not in shared)
+                if i in reducing
+                or (i > min(reducing) and x.parallel not in shared and i not in apart)
                 for v in variables(self.view.variables[i])
             }
             conditions.extend(

@@ -176,13 +176,13 @@ def _check_product(s: Stage, what: str, dtypes: Sequence[str]) -> None:
     if dtypes == WARP_MMA_DTYPES and (len(kinds) > 1 or any(d.name not in dtypes for d in kinds)):
         raise ScheduleError(
             f"{what}: operands of {', '.join(sorted(d.name for d in kinds))}; the instructions of "
-            f"single warps multiply two of {' or '.join(dtypes)}: cast them, or leave mma() out"
+            f"single warps multiply two of {' or '.join(dtypes)}: cast them"
         )
     if len({d.nbytes for d in kinds}) > 1 or not multiplies(s.op, list(kinds)):
         raise ScheduleError(
             f"{what}: operands of {', '.join(sorted(d.name for d in kinds))}; the instructions "
             f"multiply {' or '.join(dtypes)}, and float32 where fw.config(float32_matmul="
-            "'tf32') lets it be rounded: cast them, or leave mma() out"
+            "'tf32') lets it be rounded: cast them"
         )
     if s.memory is not Memory.LOCAL:
         raise ScheduleError(

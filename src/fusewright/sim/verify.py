@@ -189,7 +189,7 @@ class Weakening:
 def weaker_forms(s: ir.SyncStatement) -> list[ir.SyncStatement]:
     """The sync as it orders less: a wait for groups that keeps one more, or waits for reads only, a
     semaphore whose scope ends at the block, an arrival at a cluster barrier that hands on no
-    memory."""
+    memory, a barrier at which lanes of single warps meet."""
     match s:
         case ir.AsyncWait():
             found: list[ir.SyncStatement] = [replace(s, keep=s.keep + 1)]
@@ -200,6 +200,8 @@ def weaker_forms(s: ir.SyncStatement) -> list[ir.SyncStatement]:
             return [replace(s, scope=ir.Visibility.BLOCK)]
         case ir.ClusterArrive() if not s.relaxed:
             return [replace(s, relaxed=True)]
+        case ir.BlockSync() | ir.NamedSync():
+            return [ir.WarpSync(s.id, s.why)]
         case _:
             return []
 

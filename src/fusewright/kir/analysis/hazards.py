@@ -41,6 +41,7 @@ from fusewright.kir.analysis.order import (
 )
 from fusewright.kir.analysis.ownership import Footprint, Space, contested, spaces
 from fusewright.kir.analysis.places import are_of_different_blocks, is_conditional
+from fusewright.kir.analysis.ring_order import ordered_by_rings
 from fusewright.kir.analysis.sites import (
     KEPT,
     BranchScope,
@@ -72,8 +73,10 @@ def hazards(kernel: Kernel) -> tuple[Hazard, ...]:
 
 
 def unordered(kernel: Kernel) -> tuple[Hazard, ...]:
-    """The hazards that the syncs present do not order; empty for a kernel fit to ship."""
-    return unordered_by([p for _, p in sync_points(kernel)], hazards(kernel))
+    """The hazards that neither the syncs present nor loops over rings order; empty for a kernel fit
+    to ship."""
+    left = unordered_by([p for _, p in sync_points(kernel)], hazards(kernel))
+    return tuple(h for h in left if not ordered_by_rings(kernel, (h,)))
 
 
 def sync_orders(kernel: Kernel) -> dict[int, tuple[Hazard, ...]]:
@@ -250,7 +253,11 @@ _SCOPES = (SyncScope.CLUSTER, SyncScope.BLOCK, SyncScope.WARP, SyncScope.THREAD)
 
 def _worst(a: Access, b: Access) -> _Class:
     """What all threads that make the accesses have to wait for."""
-    scope = SyncScope.CLUSTER if max(a.ncopies, b.ncopies) > 1 else SyncScope.BLOCK
+    scope = SyncScope.BLOCK
+    if max(a.ncopies, b.ncopies) > 1:
+        scope = SyncScope.CLUSTER
+    elif max(a.nthreads, b.nthreads) <= WARP_SIZE:
+        scope = SyncScope.WARP
     return _Class(scope, False, (), (), None)
 
 

@@ -29,6 +29,7 @@ from fusewright.kir.analysis.order import (
     sync_points,
     tightest,
 )
+from fusewright.kir.analysis.ring_order import ordered_by_rings
 from fusewright.kir.analysis.role_conflicts import handing_roles
 from fusewright.kir.analysis.sites import StatementSite, sites
 from fusewright.kir.analysis.split_barriers import replace_split_barriers, split_barriers
@@ -167,7 +168,7 @@ class _Trials:
     are refused by what they leave open, and looked at anew only when that is nothing more."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        self.kernel = self._given = kernel
         self._done = find(kernel).completions
         self._listed: dict[AsyncKind, list[Meeting]] = {kind: [] for kind in AsyncKind}
         for m in meetings(kernel):
@@ -200,9 +201,10 @@ class _Trials:
                 return self._bare(self._syncs, fences) <= self._nbare
             case _:
                 point = self._point(old, new)
-                for h, by in self._keepers.items():
-                    if by == {old.id} and (point is None or not orders(point, h)):
-                        return False
+                alone = (h for h, by in self._keepers.items() if by == {old.id})
+                left = [h for h in alone if point is None or not orders(point, h)]
+                if not ordered_by_rings(self._given, left):
+                    return False
                 return self._bare(self._with(old, point), self._fences.values()) <= self._nbare
 
     def accept(self, old: SyncStatement, new: SyncStatement | None, kernel: Kernel) -> None:
