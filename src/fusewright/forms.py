@@ -13,8 +13,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fusewright import knobs
 from fusewright.collection import without_collection
-from fusewright.errors import ScheduleError, UnsupportedError
+from fusewright.errors import InternalError, ScheduleError, SpecError, UnsupportedError
 from fusewright.fusion.ir import (
     Alone,
     Fusion,
@@ -60,6 +61,7 @@ from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
+from fusewright.fusion.spec import check
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -110,7 +112,7 @@ def chosen_form(
     moves = _moves_folded(fusion, target, given)
     simple = moves_to_hoist(moves, target)
     if given:
-        return Form(*formed(_cut(moves, simple, target), target))
+        return Form(*formed(_checked(_cut(moves, simple, target)), target))
     forms = _forms(moves, simple, target)
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
@@ -168,7 +170,18 @@ def _forms(
     known = Orders({}, stored)
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
     handicaps = {1: 1.0, SHORTEST: MARGIN**2}
-    return [Form(*formed(f, target, n), known, handicaps[n]) for f, n in cuts]
+    return [Form(*formed(_checked(f), target, n), known, handicaps[n]) for f, n in cuts]
+
+
+def _checked(fusion: Fusion) -> Fusion:
+    """The fusion, if it keeps the spec of fusions: what passes made of a program is checked where
+    dispatch formation takes it. Raises InternalError."""
+    if knobs.SPEC.get():
+        try:
+            check(fusion)
+        except SpecError as e:
+            raise InternalError(f"passes over fusions left one that breaks its spec: {e}") from e
+    return fusion
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:

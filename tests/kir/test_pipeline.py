@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from random_kernels import random_kernel, run
 
+import fusewright as fw
 from fusewright import knobs
 from fusewright.errors import InternalError, SpecError, UnsupportedError, UserError
 from fusewright.kir import pipeline
@@ -78,6 +80,21 @@ def _with_pass(monkeypatch: pytest.MonkeyPatch, run: pipeline.Run) -> Pass:
     p = Pass("breaks", run, "lowered", "to be seen failing")
     monkeypatch.setattr(pipeline, "PIPELINE", (p,))
     return p
+
+
+def test_the_graph_of_axes_is_checked_before_a_schedule_is_lowered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def other_rows(x: Any) -> Any:
+        return fw.reshape(x, (12, 8)) + fw.reshape(fw.flip(x, axis=0), (12, 8))
+
+    schedule = fw.Schedule(fw.trace(other_rows, fw.TensorSpec((8, 12), "float32")))
+    schedule.lower("sm_90a")
+    schedule.flow.graph.lines.named.clear()  # now no definition is found by what it says
+    with pytest.raises(InternalError, match="axis graph, I3: two atoms have the definition"):
+        schedule.lower("sm_90a")
+    monkeypatch.setenv("FUSEWRIGHT_SPEC", "0")
+    schedule.lower("sm_90a")
 
 
 def test_a_crash_writes_a_program_that_crashes_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fusewright import knobs
+from fusewright.axes.checks import check_graph
 from fusewright.core.atoms import maximum
 from fusewright.core.conditions import TRUE, Cond, all_of
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
@@ -59,8 +61,11 @@ def lower(
     """The kernel of a schedule; `cluster` is the blocks of a cluster that it should have.
 
     Raises ScheduleError when a reader cannot find what it reads, a wide access is not contiguous,
-    or the launch does not fit the target.
+    or the launch does not fit the target, and InternalError for a graph of axes that breaks its
+    invariants.
     """
+    if knobs.SPEC.get():
+        check_graph(flow.graph)
     check_placement(flow)
     check_modes(flow.stages, target)
     nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
