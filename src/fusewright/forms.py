@@ -61,7 +61,7 @@ from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
-from fusewright.fusion.spec import check
+from fusewright.fusion.spec import check_body
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -174,11 +174,11 @@ def _forms(
 
 
 def _checked(fusion: Fusion) -> Fusion:
-    """The fusion, if it keeps the spec of fusions: what passes made of a program is checked where
-    dispatch formation takes it. Raises InternalError."""
+    """The fusion, if it keeps the spec of fusions: what passes made of a program, or of the body of
+    a region, is checked where dispatch formation takes it. Raises InternalError."""
     if knobs.SPEC.get():
         try:
-            check(fusion)
+            check_body(fusion)
         except SpecError as e:
             raise InternalError(f"passes over fusions left one that breaks its spec: {e}") from e
     return fusion
