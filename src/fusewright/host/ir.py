@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fusewright.core.expr import Expr
-from fusewright.dtypes import DType
 from fusewright.host.control import HostRegion
 from fusewright.host.groups import Reason
 from fusewright.kir.ir import Kernel
@@ -161,13 +160,3 @@ class Pieces:
         """The same as lines of a report."""
         placed = [Reason(t, f"made where it ends up, {at}") for t, at in self.placed.items()]
         return [*placed, *(Reason(t, f"not placed: {r}") for t, r in self.not_placed.items())]
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayType:
-    """An array that a call takes or returns: sizes, element type, element strides."""
-
-    name: str
-    shape: tuple[Expr, ...]
-    dtype: DType
-    strides: tuple[Expr, ...]
