@@ -101,6 +101,45 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert (path.parent / link).exists(), f"{path.name} links to {link}"
 
 
+GUIDES = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+
+
+def files_named(text: str) -> set[str]:
+    """The files that a text names between backticks, with their folders if it says them."""
+    return set(re.findall(r"`([\w./]+\.(?:py|md|cuh))`", text))
+
+
+def names_in_sources() -> set[str]:
+    """What functions, classes, fields, constants, files and folders of the sources are called."""
+    found = {part for p in SOURCES for part in p.relative_to(ROOT).with_suffix("").parts}
+    for node in (n for p in SOURCES for n in ast.walk(_tree(p))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda p: p.name)
+def test_guides_name_files_and_names_of_today(guide: Path) -> None:
+    text = guide.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    files = [p.relative_to(ROOT).as_posix() for top in ("src", "tests", "bench", "docs")
+             for p in (ROOT / top).rglob("*.*")]  # fmt: skip
+    files += [p.name for p in ROOT.glob("*.*")]
+    assert files_named(prose), "a guide leads to files"
+    ends = {f"/{f}" for f in files}
+    lost = [n for n in files_named(prose) if not any(e.endswith(f"/{n}") for e in ends)]
+    assert lost == []
+    words = {w for n in re.findall(r"`([A-Za-z_][\w./]*)`", prose) if n not in files_named(prose)
+             for w in re.split(r"[./]", n)}  # fmt: skip
+    marks = {"gpu", "fuzz"}
+    assert sorted(words - names_in_sources() - marks - {"fw"}) == []
+
+
 def test_the_list_of_operations_is_up_to_date() -> None:
     module = _load(ROOT / "docs" / "make_ops.py")
     written = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
