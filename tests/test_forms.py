@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import fusewright as fw
 from fusewright import driver, forms
+from fusewright.errors import InternalError
 from fusewright.forms import chosen_form, prepare
 from fusewright.host.form import form
 from fusewright.schedule.heuristics.rating import Decisions
@@ -71,6 +73,22 @@ def test_what_is_predicted_to_be_slower_is_not_taken() -> None:
     short, long = (fw.trace(mixed_with_the_row_before, S(n, "bfloat16")) for n in sizes)
     assert len(chosen_form(short, TARGET).formation.groups) == 2
     assert len(chosen_form(long, TARGET).formation.groups) == 1
+
+
+def test_what_passes_leave_is_checked_where_kernels_are_formed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At every level of FUSEWRIGHT_SPEC but 0, with results given as arguments and without."""
+    fusion = fw.trace(every_second, S((64, 128), "float32"))
+    monkeypatch.setattr(
+        forms, "own_operands", lambda f: dataclasses.replace(f, values=f.values[::-1])
+    )
+    left = "passes over fusions left one that breaks its spec: .* is not defined above it"
+    for given in ((), fusion.inputs):
+        with pytest.raises(InternalError, match=left):
+            chosen_form(fusion, TARGET, given=given)
+    monkeypatch.setenv("FUSEWRIGHT_SPEC", "0")
+    chosen_form(fusion, TARGET)
 
 
 def test_a_kernel_takes_the_next_way_where_the_first_does_not_fit() -> None:

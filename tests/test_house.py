@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +101,45 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert (path.parent / link).exists(), f"{path.name} links to {link}"
 
 
+GUIDES = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+
+
+def files_named(text: str) -> set[str]:
+    """The files that a text names between backticks, with their folders if it says them."""
+    return set(re.findall(r"`([\w./]+\.(?:py|md|cuh))`", text))
+
+
+def names_in_sources() -> set[str]:
+    """What functions, classes, fields, constants, files and folders of the sources are called."""
+    found = {part for p in SOURCES for part in p.relative_to(ROOT).with_suffix("").parts}
+    for node in (n for p in SOURCES for n in ast.walk(_tree(p))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda p: p.name)
+def test_guides_name_files_and_names_of_today(guide: Path) -> None:
+    text = guide.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    files = [p.relative_to(ROOT).as_posix() for top in ("src", "tests", "bench", "docs")
+             for p in (ROOT / top).rglob("*.*")]  # fmt: skip
+    files += [p.name for p in ROOT.glob("*.*")]
+    assert files_named(prose), "a guide leads to files"
+    ends = {f"/{f}" for f in files}
+    lost = [n for n in files_named(prose) if not any(e.endswith(f"/{n}") for e in ends)]
+    assert lost == []
+    words = {w for n in re.findall(r"`([A-Za-z_][\w./]*)`", prose) if n not in files_named(prose)
+             for w in re.split(r"[./]", n)}  # fmt: skip
+    marks = {"gpu", "fuzz"}
+    assert sorted(words - names_in_sources() - marks - {"fw"}) == []
+
+
 def test_the_list_of_operations_is_up_to_date() -> None:
     module = _load(ROOT / "docs" / "make_ops.py")
     written = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
@@ -109,6 +151,63 @@ def test_the_pages_of_the_api_are_up_to_date() -> None:
     for name, page in module.PAGES.items():
         written = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert written == page(), "run `make docs`"
+
+
+def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Public functions and classes, and the methods and properties that public classes define."""
+    for room, names in (("fw", fw.__all__), ("fw.nn", fw.nn.__all__)):
+        module = fw if room == "fw" else fw.nn
+        for value in (getattr(module, n) for n in names):
+            if inspect.isfunction(value):
+                yield f"{room}.{value.__name__}", inspect.unwrap(value)
+            elif inspect.isclass(value) and value.__module__.startswith("fusewright"):
+                yield f"{room}.{value.__name__}", value
+                for name, method in vars(value).items():
+                    f = method.fget if isinstance(method, property) else method
+                    f = getattr(f, "__func__", f)
+                    if inspect.isfunction(f) and not name.startswith("_"):
+                        yield f"{room}.{value.__name__}.{name}", inspect.unwrap(f)
+
+
+PUBLIC = dict(public_functions())
+
+
+def test_everything_public_has_a_docstring() -> None:
+    assert len(PUBLIC) > 300
+    assert [name for name, f in PUBLIC.items() if not inspect.getdoc(f)] == []
+
+
+def raises_unsaid(name: str, f: Callable[..., Any]) -> set[str]:
+    """The errors that a function raises in its own body, if neither its docstring nor that of its
+    class speaks of errors."""
+    around = PUBLIC.get(name.rpartition(".")[0])  # its class
+    said = f"{inspect.getdoc(f)} {inspect.getdoc(around) if around else ''}"
+    if re.search(r"\b(?:[Rr]aises|\w*Error)\b", said):
+        return set()
+    tree = ast.parse(textwrap.dedent(inspect.getsource(f)))
+    made = [n.exc for n in ast.walk(tree) if isinstance(n, ast.Raise)]
+    return {e.func.id for e in made if isinstance(e, ast.Call) and isinstance(e.func, ast.Name)}
+
+
+def test_public_functions_say_what_they_raise() -> None:
+    functions = {name: f for name, f in PUBLIC.items() if inspect.isfunction(f)}
+    found = {name: raises_unsaid(name, f) for name, f in functions.items()}
+    assert {name: errors for name, errors in found.items() if errors} == {}
+
+
+def test_an_error_that_no_docstring_names_is_found() -> None:
+    def silent(x: int) -> None:
+        """Half of x."""
+        if x % 2:
+            raise ValueError("odd")
+
+    def open_about_it(x: int) -> None:
+        """Half of x. Raises ValueError where it is odd."""
+        if x % 2:
+            raise ValueError("odd")
+
+    assert raises_unsaid("fw.silent", silent) == {"ValueError"}
+    assert raises_unsaid("fw.open_about_it", open_about_it) == set()
 
 
 def test_every_public_name_has_a_place_in_the_api() -> None:
@@ -209,6 +308,105 @@ def test_test_files_have_different_names() -> None:
         if p.name not in ("__init__.py", "conftest.py")
     ]
     assert sorted(names) == sorted(set(names))
+
+
+def calls(source: str) -> Iterator[tuple[int, str]]:
+    """The calls of builtin functions and of methods by name, with their lines: `print`, `.unlink`,
+    `os.replace`; and `open for writing`, whatever the file is opened by."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id="open") | ast.Attribute(attr="open" | "fdopen")):
+                modes = [*node.args, *(k.value for k in node.keywords)]
+                if any(isinstance(m, ast.Constant) and _writes(m.value) for m in modes):
+                    yield node.lineno, "open for writing"
+            case ast.Call(func=ast.Name(id=name)):
+                yield node.lineno, name
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="os" | "tempfile" as module), attr=name)
+            ):
+                yield node.lineno, f"{module}.{name}"
+            case ast.Call(func=ast.Attribute(attr=name)):
+                yield node.lineno, f".{name}"
+            case _:
+                pass
+
+
+def _writes(mode: object) -> bool:
+    return (
+        isinstance(mode, str)
+        and re.fullmatch(r"[rwaxbt+]{1,3}", mode) is not None
+        and bool(set(mode) & set("wax+"))
+    )
+
+
+ONLY_IN: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "text that is run as a program": (
+        frozenset({"eval", "exec"}),
+        # Formulas of sizes; the call of a graph, and of one shape, written out.
+        frozenset(
+            {"core/compiled.py", "runtime/specialised_call.py", "frontends/torch/written.py"}
+        ),
+    ),
+    "what is printed": (
+        frozenset({"print"}),
+        # Commands, and a process whose output is its answer.
+        frozenset({"cli.py", "demo.py", "gates/__init__.py", "frontends/ahead_worker.py"}),
+    ),
+    "files that may be read half written": (
+        frozenset({".write_text", ".write_bytes", "open for writing"}),
+        # Files of their own folder, for people: dumps, reproducers, a report, a disassembler's
+        # input. What programs read again is written by `write_whole`.
+        frozenset(
+            {
+                "kir/pipeline.py", "host/refused.py", "frontends/torch/reproducer.py",
+                "report/explain.py", "cuda/sass.py", "runtime/files.py",
+                "frontends/ahead_worker.py",
+            }
+        ),
+    ),
+    "names of files that are moved": (
+        frozenset({"os.replace", "os.rename", ".rename", "tempfile.mkstemp"}),
+        frozenset({"runtime/files.py"}),
+    ),
+}  # fmt: skip
+"""Calls that only some files may make."""
+
+
+@pytest.mark.parametrize("what", ONLY_IN)
+def test_calls_that_few_files_may_make(what: str) -> None:
+    names, allowed = ONLY_IN[what]
+    found = {
+        _relative(p): sorted(line for line, name in calls(p.read_text("utf-8")) if name in names)
+        for p in SOURCES
+    }
+    assert {f: lines for f, lines in found.items() if lines and f not in allowed} == {}
+    assert [f for f in sorted(allowed) if not found[f]] == [], "allowed, but not needed"
+
+
+def test_text_files_are_utf_8_whatever_the_locale_is() -> None:
+    # Names of a caller's program are in what dumps and reproducers show.
+    unsaid = [
+        f"{_relative(p)}:{node.lineno}"
+        for p in SOURCES
+        for node in ast.walk(_tree(p))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("read_text", "write_text")
+        and "encoding" not in {k.arg for k in node.keywords}
+    ]
+    assert unsaid == []
+
+
+def test_calls_are_found_by_name() -> None:
+    source = """
+        print(1); x.print(2); os.replace(a, b); "a".replace("b", "c")
+        with open(p) as f, open(p, "wb") as g, p.open(mode="a") as h, os.fdopen(3, "r") as k:
+            exec(t)
+    """
+    found = [name for _, name in calls("if 1:" + source)]
+    assert sorted(found) == [
+        ".print", ".replace", "exec", "open for writing", "open for writing", "os.replace", "print",
+    ]  # fmt: skip
 
 
 # --- the commands -------------------------------------------------------------------------------

@@ -187,6 +187,50 @@ def test_guests_are_imported_where_their_arrays_are_met_and_never_at_load() -> N
     assert [str(i) for i in guests if i.at_load and i.who != "frontends.torch"] == []
 
 
+SERIALISERS = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"})
+"""Reading what these wrote runs code of whoever wrote it."""
+NETWORKS = frozenset(
+    {"socket", "socketserver", "ssl", "urllib", "http", "ftplib", "smtplib", "xmlrpc", "asyncio",
+     "requests", "httpx", "aiohttp"}
+)  # fmt: skip
+
+
+def named_modules(source: str) -> set[str]:
+    """The first word of every module that a source imports, by `import_module("..")` too."""
+    found = {i.module for i in imports_of("", source)}
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                found.add(name)
+            case _:
+                pass
+    return {name.split(".")[0] for name in found}
+
+
+def test_nothing_is_unpickled_and_nothing_is_sent() -> None:
+    found = {
+        who: named_modules(source) & (SERIALISERS | NETWORKS) for who, source in SOURCES.items()
+    }
+    assert {who: names for who, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import pickle", "pickle"),
+        ("def f():\n    from urllib.request import urlopen", "urllib"),
+        ('import importlib\nx = importlib.import_module("http.client")', "http"),
+        ('from importlib import import_module as m, import_module\nimport_module("dill")', "dill"),
+    ],
+)
+def test_modules_are_found_however_they_are_imported(source: str, found: str) -> None:
+    assert found in named_modules(source)
+
+
 def test_cuda_packages_are_imported_in_cuda_and_runtime_only_and_late() -> None:
     cuda = [i for i in IMPORTS if i.module.split(".")[0] == "cuda"]
     assert [str(i) for i in cuda if i.who.split(".")[0] not in ("cuda", "runtime")] == []

@@ -27,3 +27,23 @@ def test_a_message_without_a_test_is_found(tmp_path: Path) -> None:
     assert [m.line for m in untested(source, tests)] == [1, 4]
     (tests / "test_b.py").write_text('"has no wheels"; "; use one of a, b"')
     assert untested(source, tests) == []
+
+
+def test_texts_that_reach_an_error_through_a_function_are_messages(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "def refusal(what: str) -> UserError:\n"
+        '    """One of many."""\n'
+        '    return UserError(f"{what}: paint it")\n'
+        "def checked(x):\n"
+        '    raise refusal("a house has no roof")\n'
+        "def walls(k) -> Iterator[Problem]:\n"
+        '    yield None, f"{k} walls of three stand"\n'
+        "def others(k) -> Iterator[str]:\n"
+        '    yield "a text that is no error"\n'
+    )
+    found = {m.line: (m.error, m.parts) for m in messages(tmp_path)}
+    assert found == {
+        3: ("UserError", (": paint it",)),
+        5: ("UserError", ("a house has no roof",)),
+        7: ("SpecError", (" walls of three stand",)),
+    }

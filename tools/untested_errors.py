@@ -1,5 +1,9 @@
 """Which messages of errors no test matches: `python -m tools.untested_errors`.
 
+Messages are the texts of an error, those given to a function that does nothing but make an error
+of them (`_refusal(buffer, "its rows differ")`), and those that a check of kernels yields as a
+`Problem`.
+
 A message counts as matched when some test quotes `RUN` words of it that follow each other, values
 between them aside, and that no more than one other message has. A test that matches values alone is
 not seen, and one that quotes another message with the same words is; both are rare. Messages all
@@ -11,7 +15,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -66,13 +70,49 @@ def _run(words: Sequence[tuple[str, int]]) -> Run:
 def messages(root: Path) -> Iterator[Message]:
     """The errors of `ERRORS` that the sources under a folder make."""
     for file in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            match node:
-                case ast.Call(func=ast.Name(id=error), args=args) if error in ERRORS:
-                    if parts := tuple(_parts(args)):
-                        yield Message(file.relative_to(root), node.lineno, error, parts)
+        tree = ast.parse(file.read_text())
+        made = dict(_makers(tree))
+        for node in ast.walk(tree):
+            for line, error, texts in _made(node, made):
+                if parts := tuple(_parts(texts)):
+                    yield Message(file.relative_to(root), line, error, parts)
+
+
+def _makers(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Functions that do nothing but raise or return an error, with its class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            match [s for s in node.body if not _is_text(s)]:
+                case [ast.Raise(exc=ast.Call(func=ast.Name(id=error)))] if error in ERRORS:
+                    yield node.name, error
+                case [ast.Return(value=ast.Call(func=ast.Name(id=error)))] if error in ERRORS:
+                    yield node.name, error
                 case _:
                     pass
+
+
+def _is_text(s: ast.stmt) -> bool:
+    return isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)
+
+
+def _made(node: ast.AST, makers: Mapping[str, str]) -> Iterator[tuple[int, str, Sequence[ast.AST]]]:
+    """The line, the class and the texts of errors that a piece of the program makes by itself."""
+    match node:
+        case ast.Call(func=ast.Name(id=error), args=args) if error in ERRORS:
+            yield node.lineno, error, args
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args) if (
+            name in makers
+        ):
+            yield node.lineno, makers[name], args
+        case ast.FunctionDef(returns=ast.expr() as returns) if "Problem]" in ast.unparse(returns):
+            for s in ast.walk(node):
+                match s:
+                    case ast.Yield(value=ast.Tuple(elts=[_, text])):
+                        yield s.lineno, "SpecError", [text]
+                    case _:
+                        pass
+        case _:
+            pass
 
 
 def untested(sources: Path, tests: Path) -> list[Message]:

@@ -40,18 +40,22 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
+        """The dtype of numpy, or of ml_dtypes, whose arrays hold such elements."""
         return _NUMPY[self.name]
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a real floating-point type."""
         return self.kind == "float"
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is a signed or unsigned integer type; bool is none."""
         return self.kind in ("int", "uint")
 
     @property
     def is_complex(self) -> bool:
+        """Whether its elements are pairs of a real and an imaginary part."""
         return self.kind == "complex"
 
     @property

@@ -13,8 +13,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fusewright import knobs
 from fusewright.collection import without_collection
-from fusewright.errors import ScheduleError, UnsupportedError
+from fusewright.errors import InternalError, ScheduleError, SpecError, UnsupportedError
 from fusewright.fusion.ir import (
     Alone,
     Fusion,
@@ -61,6 +62,7 @@ from fusewright.fusion.passes.store_across import store_across, values_across
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
+from fusewright.fusion.spec import check_body
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -111,7 +113,7 @@ def chosen_form(
     moves = _moves_folded(fusion, target, given)
     simple = moves_to_hoist(moves, target)
     if given:
-        return Form(*formed(_cut(moves, simple, target), target))
+        return Form(*formed(_checked(_cut(moves, simple, target)), target))
     forms = _forms(moves, simple, target)
     if len(forms[0].formation.groups) > 1:
         forms += _of_terms(moves, target)
@@ -172,7 +174,18 @@ def _forms(
     known = Orders({}, stored)
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
     handicaps = {1: 1.0, SHORTEST: MARGIN**2}
-    return [Form(*formed(f, target, n), known, handicaps[n]) for f, n in cuts]
+    return [Form(*formed(_checked(f), target, n), known, handicaps[n]) for f, n in cuts]
+
+
+def _checked(fusion: Fusion) -> Fusion:
+    """The fusion, if it keeps the spec of fusions: what passes made of a program, or of the body of
+    a region, is checked where dispatch formation takes it. Raises InternalError."""
+    if knobs.SPEC.get():
+        try:
+            check_body(fusion)
+        except SpecError as e:
+            raise InternalError(f"passes over fusions left one that breaks its spec: {e}") from e
+    return fusion
 
 
 def _of_terms(moves: Fusion, target: Target) -> list[Form]:

@@ -144,6 +144,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
+        """The name of its function in the CUDA text."""
         return self.ir.name
 
     @property
@@ -162,6 +163,8 @@ class Kernel:
 
     @property
     def launch(self) -> Launch:
+        """Blocks, threads, blocks of a cluster and bytes of shared memory; the number of blocks
+        may depend on symbolic sizes."""
         first, *rest = (d.extent for d in self.ir.grid)
         block = tuple(d.extent for d in self.ir.block)
         size = self.ir.cluster_size

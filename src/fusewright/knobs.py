@@ -79,8 +79,8 @@ SPEC = Knob(
     lambda: 1,
     _within(0, 3),
     "a number from 0 to 3",
-    "Checks between passes: 0 none, 1 at the borders, 2 after every pass, 3 and that text "
-    "round-trips.",
+    "Checks of what passes hand on: 0 none, 1 at the borders of rooms, 2 after every pass over "
+    "kernels, 3 and that text round-trips.",
 )
 DUMP = Knob(
     "FUSEWRIGHT_DUMP",

@@ -40,7 +40,6 @@ BOX_ALIGNMENT = 128  # of what a box is copied to or from in shared memory
 MAX_BOX_EXTENT = 256
 TENSOR_MAP_NBYTES = 128
 MAX_BOX_RANK = 5
-MAX_MAP_STRIDE_NBYTES = 2**40
 WARPGROUP_SIZE = 128
 MMA_ROWS = 64  # of a product that a warpgroup makes
 MMA_DEPTH_NBYTES = 32  # of a row of an operand that one instruction takes

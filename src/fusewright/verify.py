@@ -63,6 +63,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
+        """Whether every sync is needed and none is missing."""
         return not self.redundant and not self.missing
 
     def __str__(self) -> str:

@@ -251,3 +251,11 @@ def test_fma_rounds_a_float32_product_once():
 )
 def test_special_values(name: str, args: tuple[float, ...], value: float):
     np.testing.assert_allclose(call(name, *args), value, rtol=1e-15)
+
+
+def test_floor_division_keeps_every_digit_of_long_integers():
+    """Floats of 64 bits have 53 digits, these numbers 63."""
+    a = np.array([2**62 + 1, -(2**62) - 1, 2**63 - 1], np.int64)
+    got = FUNCTIONS["floordiv"].numpy(a, np.array([3, 3, 1], np.int64))
+    assert got.dtype == np.int64
+    assert got.tolist() == [(2**62 + 1) // 3, (-(2**62) - 1) // 3, 2**63 - 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -20,10 +21,10 @@ from cuda_kernels import (
 import fusewright.cuda.compile as compile_module
 from fusewright.core.node import walk
 from fusewright.cuda.compile import (
+    Compiled,
     Source,
     bundle,
     compile_cubin,
-    compile_many,
     compiler_version,
 )
 from fusewright.cuda.emit import emit, emit_module, sync_ids_in_ptx
@@ -32,7 +33,7 @@ from fusewright.cuda.sass import sass
 from fusewright.dtypes import ALL, bfloat16, float32, float64, int32, uint8
 from fusewright.errors import InternalError, UserError
 from fusewright.kir.ir import Cache, Kernel, SyncStatement
-from fusewright.target import target_of
+from fusewright.target import Target, target_of
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -43,6 +44,16 @@ SYNC_WORDS = re.compile(r"\b(bar|barrier|membar|fence|mbarrier)\.[a-z:.]+")
 def modules(kernels: list[Kernel], arch: str, size: int = 16) -> list[Source]:
     parts = [kernels[k : k + size] for k in range(0, len(kernels), size)]
     return [Source(emit_module(p, target_of(arch)), f"m{k}") for k, p in enumerate(parts)]
+
+
+def compiled_each(sources: list[Source], target: Target) -> list[Compiled]:
+    """The modules compiled, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        made = (
+            pool.submit(compile_cubin, s.text, target, name=s.name, contract=s.contract)
+            for s in sources
+        )
+        return [m.result() for m in list(made)]
 
 
 def all_kernels() -> list[Kernel]:
@@ -62,7 +73,7 @@ def all_kernels() -> list[Kernel]:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_function_cast_width_and_policy_compiles(arch: str) -> None:
     kernels = all_kernels()
-    compiled = compile_many(modules(kernels, arch), target_of(arch))
+    compiled = compiled_each(modules(kernels, arch), target_of(arch))
     found = {name: r for c in compiled for name, r in resources(c.log).items()}
     assert set(found) == {k.name for k in kernels}
     spilled = [n for n, r in found.items() if r.spill_loads or r.spill_stores]
@@ -150,9 +161,8 @@ def test_bundles_hold_sixteen_kernels_of_one_kind() -> None:
     groups = bundle(kernels, target)
     assert [len(g) for _, g in groups] == [16, 3, 1]
     assert [s.contract for s, _ in groups] == [False, False, True]
-    for compiled, (_, group) in zip(
-        compile_many([s for s, _ in groups], target), groups, strict=True
-    ):
+    made = compiled_each([s for s, _ in groups], target)
+    for compiled, (_, group) in zip(made, groups, strict=True):
         assert set(resources(compiled.log)) == {k.name for k in group}
 
 

@@ -304,6 +304,14 @@ def test_shuffle_of_a_short_type_goes_through_a_word() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint32", "float64", "int64"])
+def test_shuffle_of_a_whole_word_keeps_its_bits(dtype: str) -> None:
+    a, r = local("a", dtype), local("r", dtype)
+    assert one(Shuffle(Reg(r), Reg(a), "xor", Int(4)), a, r)[-1] == (
+        "r = __shfl_xor_sync(0xffffffffu, a, 4, 32);"
+    )
+
+
 def test_why_cannot_break_the_line() -> None:
     found = one(BlockSync(1, "first\nsecond \\"))
     assert found == ['asm volatile("bar.sync 0; // fw-sync 1" ::: "memory");  // first second']

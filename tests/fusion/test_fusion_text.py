@@ -146,6 +146,12 @@ def test_text_rejections(text: str, message: str):
             "float32[4] = IndexMap(x, coordinates=(i0,), index=(i0 + 4,))",
             r"index i0 \+ 4 is never inside size 4",
         ),
+        (
+            "float32[4] = IndexMap(x, coordinates=(i0,), index=())",
+            r"1 coordinates and 0 indices do not fit",
+        ),
+        ("float32[0] = Concat(axis=0)", r"it needs an operand"),
+        ("float32[4] = Input(strides=(4, 1), alignment=4)", r"2 strides for rank 1"),
     ],
 )
 def test_value_rejections(line: str, message: str):
@@ -174,11 +180,16 @@ def test_program_rejections():
         Tensor(n, (Sym("m"),), dtypes.int8, ir.Input((), k, (as_expr(1),), 1))
         for k, n in enumerate("ab")
     )
+    i0 = Var("i0", 0, 7)
+    far = Tensor("far", x.shape, x.dtype, ir.IndexMap((x,), (i0,), (i0,)))
+    twin = Tensor("x", x.shape, x.dtype, ir.Pointwise((x,), "neg"))
     for fusion, message in (
         (Fusion((first, second), (first,), (first, second)), "two sizes are called m"),
         (Fusion((x,), (y,), (y, x)), "operand x is not defined above it"),
         (Fusion((x,), (y,), (x,)), "not among the fusion's values"),
         (Fusion((x,), (unnamed,), (x, unnamed)), "the value has no name"),
+        (Fusion((x,), (twin,), (x, twin)), "another value has this name"),
+        (Fusion((x,), (far,), (x, far)), "coordinate i0 must go to 3"),
         (Fusion((), (y,), (x, y)), "are not the Input ops"),
         (
             Fusion((x,), (loose,), (x, loose)),

@@ -10,7 +10,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.kir.ir import If, Kernel, Load
-from fusewright.kir.reading import Reader
+from fusewright.kir.lower_operands import Reader
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 

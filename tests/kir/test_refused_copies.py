@@ -30,6 +30,7 @@ class Copied:
 
     def text(self) -> str:
         return f"""kernel k {{
+          symbol n in [2, 64]
           param x: float32[512] align 16
           param y: float32[512] align 16
           grid (bx < 1)
@@ -97,6 +98,44 @@ NAMED: list[tuple[str, Copied, str]] = [
             store="store s[4*tx] = r[0..4]\n}\n",
         ),
         r"s is filled by bulk copies inside a branch; its mbarrier would lose count of their phase",
+    ),
+    (
+        "bulk copies from two arrays",
+        Copied(
+            asked="copied bulk",
+            load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx] if (tx < 16)",
+            store="store s[4*tx] = r[0..4] if (tx < 16)\n"
+            "v[0..4] = load y[128*i + 4*tx] if (15 < tx)\n"
+            "store s[4*tx] = v[0..4] if (15 < tx)\n}",
+        ),
+        r"s cannot be filled by bulk copies: its elements come from several places; they move",
+    ),
+    (
+        "bulk copies of rows that differ",
+        Copied(
+            asked="copied bulk",
+            load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx] if (!(tx == 3))",
+            store="store s[4*tx] = r[0..4] if (!(tx == 3))\n}",
+        ),
+        r"s cannot be filled by bulk copies: its 2 rows differ in length or distance; they move",
+    ),
+    (
+        "bulk copies beside filled elements",
+        Copied(
+            asked="copied bulk",
+            load="for (j < 1) {\nr[0..4] = load x[128*i + 4*tx] if (tx < 30) else 0.0:float32",
+            store="store s[4*tx] = r[0..4]\n}",
+        ),
+        r"s cannot be filled by bulk copies: some elements are filled in, not copied; they move",
+    ),
+    (
+        "a number of bulk copies that is not known",
+        Copied(
+            asked="copied bulk",
+            load="for (j < n) {\nr[0..4] = load x[128*i + 4*tx]",
+            store="store s[4*tx] = r[0..4]\n}",
+        ),
+        r"s cannot be filled by bulk copies: the loop over j has the extent n; they move whole",
     ),
     (
         "warps of their own",

@@ -54,7 +54,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("roles", "roles { role warps 3..5 { warp_sync #0 } }", "within the 4 whole warps"),
     ("roles", "roles { role warps 2..2 { warp_sync #0 } }", "warps 2 .. 1 are not behind"),
     ("roles", "roles { role warps 0..2 { block_sync #0 } }", "a role has only some of its warps"),
-    ("roles", "if (tx < 64) { roles { role warps 0..2 { mbar_arrive #0 b[0] } } }", "may disagree on 'tx < 64'"),
+    ("roles", "if (tx < 64) { roles { role warps 0..2 { mbar_arrive #0 b[0] } } }", "all threads of the block come to roles, but may disagree on 'tx < 64'"),
     ("named barriers", "named_sync #0 barrier(0) nthreads(128)", "barrier 0 is not one of 1 .. 15"),
     ("named barriers", "named_sync #0 barrier(16) nthreads(128)", "barrier 16 is not one of"),
     ("named barriers", "barrier_arrive #0 barrier(1) nthreads(40)", "40 threads are not a positive number of whole warps"),

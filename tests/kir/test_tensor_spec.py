@@ -163,6 +163,13 @@ def test_accumulators_that_overlap_in_part_are_refused() -> None:
         check_kernel(kernel, "final")
 
 
+def test_an_accumulator_that_moves_with_a_loop_is_refused() -> None:
+    body = "for (j < 2) { mma acc[48*j] = h[0] * k_major a[0] n 64 }"
+    kernel = packed(parse_kernel(_text(body)))
+    with pytest.raises(SpecError, match=r"the accumulator acc\[48\*j\] has no literal index"):
+        check_kernel(kernel, "final")
+
+
 def test_registers_beyond_the_pool_are_refused() -> None:
     text = Ring(128, 128, 64, 1, 3, 64).text()
     check_kernel(parse_kernel(text), "lowered")

@@ -98,6 +98,7 @@ def test_a_loop_ends_with_its_rows(body: str) -> None:
         (SUM + "\nstore y[160*bx + 32*i + tx] = s[0]", "a store without the condition"),
         (SUM + "\na[0] = add(a[0], 1.0:float32)", "counts iterations"),
         (SUM + "\na[0] = add(a[0], s[0])", "a sum that nothing is known of"),
+        (SUM + "\na[0] = add(s[0], r[0])", "a sum that another register begins"),
         (SUM + "\na[0] = mul(a[0], r[0])", "0 is not what a product leaves as it is"),
         (SUM + "\na[0] = copy(r[0])", "keeps what the last iteration had"),
         (SUM + f"\na[0] = load x[tx] {EXISTS} else 1.0:float32", "fills a register that stays"),

@@ -17,7 +17,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.errors import UserError
-from fusewright.runtime import archive, cache
+from fusewright.runtime import archive
 from fusewright.runtime.archive import read_archive, write_archive
 from fusewright.runtime.cache import KernelCache, cache_key
 
@@ -95,7 +95,7 @@ def test_a_full_disk_costs_only_the_entry(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cache.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     assert not made.put(cache_key("1"), content("1"), {})
     assert list((tmp_path / "c").glob("??/*")) == [], "no temporary file is left to fill it more"
 
@@ -131,6 +131,22 @@ def test_symbolic_programs_of_several_kernels_round_trip(tmp_path: Path) -> None
             back.simulate(*arrays).outputs, program.simulate(*arrays).outputs, strict=True
         ):
             np.testing.assert_array_equal(got, want)
+
+
+def test_a_save_that_is_interrupted_leaves_the_program_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.fw"
+    write_archive(path, {"fusion": "old"}, {})
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_archive(path, {"fusion": "new"}, {})
+    assert read_archive(path)[0] == {"fusion": "old"}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.9, 0.999])

@@ -15,6 +15,7 @@ from test_torch_calls import normal
 
 import fusewright as fw
 from fusewright.errors import UserError
+from fusewright.runtime.workspace import check_apart
 
 __all__ = ["gpu", "torch"]  # fixtures
 
@@ -137,6 +138,15 @@ def test_loops_keep_their_scratch_in_it(gpu: FakeDriver, torch: FakeTorch) -> No
         (made,) = program(x, workspace=room)
         np.testing.assert_array_equal(made.array, wanted)
         assert torch.allocations == [(8, 40)]
+
+
+def test_memory_may_end_where_an_argument_begins_and_begin_where_it_ends() -> None:
+    check_apart(0, 64, "x", (64, 128))
+    check_apart(128, 192, "x", (64, 128))
+    with pytest.raises(UserError, match="shares 1 bytes with x"):
+        check_apart(0, 65, "x", (64, 128))
+    with pytest.raises(UserError, match="shares 1 bytes with x"):
+        check_apart(127, 192, "x", (64, 128))
 
 
 def test_loaded_programs_and_host_arrays_take_one(tmp_path: Path) -> None:

@@ -231,6 +231,21 @@ REFUSED: list[tuple[Callable[[], fw.Schedule], Edit, str]] = [
         r"mma\(p\): its last three loops are to be serial ones over a tile's rows, columns",
     ),
     (
+        product,
+        lambda s: s["p"].cache_before().split(0, 64).parallelize(0, fw.TIDy).mma(),
+        r"mma\(p\w*\): TIDy is bound already; mma\(\) binds the threads of a block",
+    ),
+    (
+        chain,
+        lambda s: s["y"].skew(1, 1, 65, 4),
+        r"skew\(y, axis=1, rows=1, width=4\): two loops, and a width of at least 1",
+    ),
+    (
+        chain,
+        lambda s: s["y"].skew(1, 0, 65, 0),
+        r"skew\(y, axis=1, rows=0, width=0\): two loops, and a width of at least 1",
+    ),
+    (
         chain,
         lambda s: s["y"].request_serial_grid_reduction(),
         r"request_serial_grid_reduction\(y, 'vector'\): it is no reduction; ask for it on the tens",

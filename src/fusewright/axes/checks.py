@@ -1,4 +1,4 @@
-"""The invariants of the axis graph, as checks between passes.
+"""The invariants of the axis graph, checked where a schedule is lowered (`FUSEWRIGHT_SPEC`).
 
 I1 frame and I2 coherence: the axes of every registered domain are pairwise independent (those that
 no tie has looked at, by the same approximation as the ties) and no line lies below itself.

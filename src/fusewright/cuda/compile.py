@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,19 +128,6 @@ def _check(module: Any, result: tuple[Any, ...], call: str) -> Any:
     if int(status):
         raise InternalError(f"{call}: {module.nvrtcGetErrorString(status)[1].decode()}")
     return rest[0] if len(rest) == 1 else tuple(rest)
-
-
-def compile_many(sources: Sequence[Source], target: Target, *, nthreads: int = 2) -> list[Compiled]:
-    """Compile modules side by side, results in the order of the sources."""
-    nvrtc()
-
-    def one(s: Source) -> Compiled:
-        return compile_cubin(s.text, target, name=s.name, contract=s.contract)
-
-    if len(sources) <= 1:
-        return [one(s) for s in sources]
-    with ThreadPoolExecutor(nthreads, thread_name_prefix="nvrtc") as pool:
-        return list(pool.map(one, sources))
 
 
 def contracts(kernel: Kernel) -> bool:

@@ -148,7 +148,8 @@ def _is_foreign(obj: object) -> bool:
 
 
 def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None) -> Array:
-    """An array of the elements of an object with DLPack, which must be on the host."""
+    """An array of the elements of an object with DLPack, which must be on the host. Raises
+    UserError for what is no such object, or lies elsewhere."""
     check_device("from_dlpack", device)
     if copy is not None:
         check_flag("from_dlpack", "copy", copy)
@@ -228,7 +229,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 
 def isdtype(dtype: object, kind: object) -> bool:
-    """Whether a dtype is of a kind: a dtype, one of the standard's names, or a tuple of these."""
+    """Whether a dtype is of a kind: a dtype, one of the standard's names, or a tuple of these.
+    Raises UserError for a name that is none of the standard's."""
     d = data_dtype_of(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(d, k) for k in cast("tuple[object, ...]", kind))
@@ -240,7 +242,8 @@ def isdtype(dtype: object, kind: object) -> bool:
 
 
 def result_type(*arrays_and_dtypes: object) -> DType:
-    """The dtype that arrays, dtypes and Python scalars promote to; at least one is no scalar."""
+    """The dtype that arrays, dtypes and Python scalars promote to; at least one is no scalar.
+    Raises UserError where there are scalars only."""
     found = [_dtype_in(x) for x in arrays_and_dtypes if not is_scalar(x)]
     if not found:
         raise UserError("result_type of Python scalars only: give at least one array or dtype")

@@ -26,6 +26,13 @@ def check(fusion: Fusion) -> None:
         named(fusion)
 
 
+def check_body(body: Fusion) -> None:
+    """The checks of what may be the body of a region: sizes, numbers and iterations that it
+    mentions may be those of the fusion around it. SpecError as `check`."""
+    for named in BODY_CHECKS:
+        named(body)
+
+
 def _fail(t: Tensor, rule: str) -> NoReturn:
     raise SpecError(f"{t!r} = {type(t.op).__name__}: {rule}")
 
@@ -218,8 +225,7 @@ def _check_region(t: Tensor, op: ir.Region) -> None:
     if op.lap is not None and (op.trips is None or op.lap.upper != add(op.trips, -1)):
         _fail(t, f"{op.lap} is no number of {op.trips} iterations, which begin at 0")
     for body in op.bodies:
-        for named in (check_order, check_names, check_inputs, check_values):
-            named(body)
+        check_body(body)
         taken = op.operands[1:] if op.fn == "cond" else op.operands
         if len(taken) != len(body.inputs):
             _fail(t, f"a body takes {len(body.inputs)} values, and is given {len(taken)}")
@@ -377,10 +383,10 @@ def _check_matmul(t: Tensor, op: ir.MatMul) -> None:
     _expect(t, (*a.shape[:-1], b.shape[-1]), float32 if widened else a.dtype)
 
 
-CHECKS: tuple[Callable[[Fusion], None], ...] = (
+BODY_CHECKS: tuple[Callable[[Fusion], None], ...] = (
     check_order,
     check_names,
     check_inputs,
-    check_variables,
     check_values,
 )
+CHECKS = (*BODY_CHECKS, check_variables)

@@ -35,7 +35,8 @@ def tell_refused(name: str, group: Fusion, target: Target, why: Exception) -> No
     it."""
     directory = Path(tempfile.mkdtemp(prefix="fusewright_refused_"))
     program = directory / f"{name}.py"
-    program.write_text(_REPRODUCER.format(text=print_fusion(group), arch=target.arch))
+    text = _REPRODUCER.format(text=print_fusion(group), arch=target.arch)
+    program.write_text(text, encoding="utf-8")
     _log.warning(
         "%s: a kernel is cut in two, which dispatch formation should have refused: %s; %s shows it",
         *(name, why, program),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusewright.core.expr import constant_value
-from fusewright.kir.analysis.uniformity import is_cluster_agreed, is_cluster_steady
+from fusewright.kir.analysis.uniformity import is_cluster_agreed, is_cluster_uniform
 from fusewright.kir.checks import Check, KernelFacts, Problem
 from fusewright.kir.clusters import exported_buffers, unpaired_in
 from fusewright.kir.ir import Alloc, ClusterArrive, For, Memory
@@ -90,7 +90,7 @@ def _pairs(facts: KernelFacts) -> Iterator[Problem]:
         if not isinstance(s, For):
             continue
         meets = any(t.executed_by() is Team.CLUSTER for t in walk_statements(s))
-        if meets and not is_cluster_steady(s.extent, facts.kernel):
+        if meets and not is_cluster_uniform(s.extent, facts.kernel):
             yield s, f"blocks of a cluster meet inside, but may run {s.extent} trips each"
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fusewright import knobs
+from fusewright.axes.checks import check_graph
 from fusewright.core.atoms import maximum
 from fusewright.core.conditions import TRUE, Cond, all_of
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Sort
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
+from fusewright.kir.lower_statements import Statements
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import check_modes, where_finished
 from fusewright.kir.overlap import OVERLAP, overlap_of
 from fusewright.kir.products import check_products
 from fusewright.kir.sort_network import check_tile, sort_network
-from fusewright.kir.statements import Statements
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -60,8 +62,11 @@ def lower(
     """The kernel of a schedule; `cluster` is the blocks of a cluster that it should have.
 
     Raises ScheduleError when a reader cannot find what it reads, a wide access is not contiguous,
-    or the launch does not fit the target.
+    or the launch does not fit the target, and InternalError for a graph of axes that breaks its
+    invariants.
     """
+    if knobs.SPEC.get():
+        check_graph(flow.graph)
     check_placement(flow)
     check_modes(flow.stages, target)
     check_products(flow.stages)

@@ -43,6 +43,7 @@ from fusewright.kir.ir import (
     ThreadScan,
 )
 from fusewright.kir.lower_clusters import SharedOut
+from fusewright.kir.lower_operands import Reader, literal_as, operand_key
 from fusewright.kir.lower_storage import register_dtype
 from fusewright.kir.lower_turns import (
     element_in_block,
@@ -53,7 +54,6 @@ from fusewright.kir.lower_turns import (
     reducing_function,
     vector_of,
 )
-from fusewright.kir.reading import Reader, literal_as, operand_key
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory

@@ -348,7 +348,7 @@ from pathlib import Path
 from fusewright.kir.pipeline import run_pass_on_text
 from fusewright.kir.text import print_kernel
 
-TEXT = Path(__file__).with_name("{kir}").read_text()
+TEXT = Path(__file__).with_name("{kir}").read_text(encoding="utf-8")
 print(print_kernel(run_pass_on_text("{name}", TEXT, "{arch}")))
 '''
 
@@ -358,9 +358,10 @@ def write_reproducer(p: Pass, kernel: Kernel, target: Target) -> Path:
     temporary directory; the path of the program."""
     directory = Path(tempfile.mkdtemp(prefix=f"fusewright_{p.name}_"))
     kir = f"{p.name}.kir"
-    (directory / kir).write_text(print_kernel(kernel))
+    (directory / kir).write_text(print_kernel(kernel), encoding="utf-8")
     program = directory / f"{p.name}.py"
-    program.write_text(_REPRODUCER.format(name=p.name, kir=kir, arch=target.arch))
+    text = _REPRODUCER.format(name=p.name, kir=kir, arch=target.arch)
+    program.write_text(text, encoding="utf-8")
     return program
 
 
@@ -385,7 +386,7 @@ def _dump(number: int, p: Pass, before: Kernel, after: Kernel, options: Options)
     directory = options.dump_dir / after.name
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"{number:02}_{p.name}.kir").write_text(text)
+        (directory / f"{number:02}_{p.name}.kir").write_text(text, encoding="utf-8")
     except OSError as e:
         raise UserError(
             f"{knobs.DUMP_DIR.name}: {directory} cannot be written ({e.strerror}); name a folder "

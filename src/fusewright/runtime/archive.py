@@ -1,18 +1,15 @@
 """Programs in one file: a zip of one JSON record and machine code, versioned and checked.
 
-Written under another name and renamed, so that a crash leaves no half of a file. Nothing is ever
-unpickled; the record names the sha256 of every member.
+A crash leaves no half of a file (`write_whole`). Nothing is ever unpickled; the record names the
+sha256 of every member.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
-import os
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fusewright.errors import UserError
+from fusewright.runtime.files import write_whole
 
 FORMAT = "fusewright program"
 VERSION = 7
@@ -52,15 +50,9 @@ def pack(record: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
 
 def write_archive(path: Path, record: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
     """Writes the file. Raises UserError when the disk does not take it."""
-    content, temporary = pack(record, members), ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
+        write_whole(path, pack(record, members))
     except OSError as e:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
         raise UserError(
             f"cannot save a program as {path}: {e.strerror}; name a file in a folder that exists "
             "and may be written"

@@ -75,6 +75,12 @@ class ArrayInfo:
         size = self.dtype.nbytes
         return self.pointer + low * size, self.pointer + high * size
 
+    @property
+    def hull_nbytes(self) -> int:
+        """The bytes from its first one to its last one, those of gaps between elements too."""
+        start, end = self.bytes_range
+        return end - start
+
     def is_same_memory(self, other: ArrayInfo) -> bool:
         """Whether the same elements lie at the same addresses."""
         same = self.shape == other.shape and self.strides == other.strides

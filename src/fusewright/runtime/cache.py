@@ -17,12 +17,13 @@ import json
 import logging
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+from fusewright.runtime.files import TEMPORARY, write_whole
 
 _log = logging.getLogger("fusewright.cache")
 
@@ -30,7 +31,6 @@ SCHEMA = 2
 DEFAULT_CAP_NBYTES = 1 << 30
 _KEEP_FRACTION = 0.8  # of the cap, after an eviction
 _STALE_SECONDS = 3600.0  # a temporary file this old belongs to a process that died
-_TEMPORARY = ".tmp"
 _CLAIM = ".claim"
 _CLAIM_SECONDS = 30.0
 """How long a process waits for another one's work: a hundred times what a kernel takes (NVRTC
@@ -98,8 +98,8 @@ class KernelCache:
         text = json.dumps(record, sort_keys=True).encode()
         try:
             record_path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write(cubin_path, cubin)
-            _write(record_path, text)
+            write_whole(cubin_path, cubin)
+            write_whole(record_path, text)
         except OSError:
             return False
         self._account(len(cubin) + len(text))
@@ -143,7 +143,7 @@ class KernelCache:
         and what processes left behind that died while writing."""
         entries: dict[Path, list[tuple[Path, os.stat_result]]] = {}
         for path, s in self._files():
-            if path.suffix in (_TEMPORARY, _CLAIM):  # another process works on it, or died so
+            if path.suffix in (TEMPORARY, _CLAIM):  # another process works on it, or died so
                 if time.time() - s.st_mtime > _STALE_SECONDS:
                     _remove(path)
             else:
@@ -226,18 +226,6 @@ def _checksum(entry: str, cubin: bytes) -> str:
     """The sha256 of a whole entry; text and code do not run together."""
     text = entry.encode("utf-8", "surrogatepass")
     return hashlib.sha256(len(text).to_bytes(8, "little") + text + cubin).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """All of the file or nothing of it, readable by this user alone."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_TEMPORARY)
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        _remove(Path(temporary))
-        raise
 
 
 def _remove(*paths: Path) -> None:

@@ -84,10 +84,11 @@ def _instantiate(nodes: Sequence[Node]) -> _Executable:
         made.append(check(status, "cuGraphAddKernelNode"))
     handle = check(api.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
     found = _Executable(graph, tuple(made), handle)
-    weakref.finalize(found, _destroy, api, graph, handle).atexit = False
+    weakref.finalize(found, destroy_graph, api, graph, handle).atexit = False
     return found
 
 
-def _destroy(api: Any, graph: Any, handle: Any) -> None:
+def destroy_graph(api: Any, graph: Any, handle: Any) -> None:
+    """Gives a graph and what it was made into back to the driver."""
     check(api.cuGraphExecDestroy(handle), "cuGraphExecDestroy")
     check(api.cuGraphDestroy(graph), "cuGraphDestroy")

@@ -39,10 +39,10 @@ class Overwriting:
         self._held = {k: h for k, h in enumerate(executor.holders) if h is not None}
         self._lent = tuple(sorted(executor.lent))
         written = executor.lent.union(self._held.values())
-        self._nbytes = [_nbytes(x) for x in infos]
+        self._nbytes = [x.hull_nbytes for x in infos]
         self._is_written = [h in written for h in range(len(infos))]
         self._given = [
-            (k, _nbytes(o), k not in self._held and can_hold(o, types[k]))
+            (k, o.hull_nbytes, k not in self._held and can_hold(o, types[k]))
             for k, o in enumerate(given)
             if o is not None
         ]
@@ -153,12 +153,6 @@ def are_apart(spans: Iterable[Span]) -> bool:
 
 def _meet(a: Span, b: Span) -> bool:
     return a[0] < b[1] and b[0] < a[1]
-
-
-def _nbytes(x: ArrayInfo) -> int:
-    """Bytes from the first to behind the last element; torch's strides are not negative."""
-    start, end = x.bytes_range
-    return end - start
 
 
 def _is_alike(o: ArrayInfo | None, x: ArrayInfo) -> bool:

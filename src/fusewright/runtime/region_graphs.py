@@ -17,7 +17,7 @@ from typing import Any
 
 from fusewright.cuda.compile import compile_cubin
 from fusewright.runtime.device import check, driver
-from fusewright.runtime.graphs import MAX_EXECUTABLES
+from fusewright.runtime.graphs import MAX_EXECUTABLES, destroy_graph
 from fusewright.runtime.locks import after_fork, fork_safe_lock
 from fusewright.target import Target
 
@@ -136,12 +136,7 @@ class _Executable:
         graph = check(api.cuGraphCreate(0), "cuGraphCreate")
         record(Recorder(graph, graph, target))
         self.handle = check(api.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
-        weakref.finalize(self, _destroy, api, graph, self.handle).atexit = False
-
-
-def _destroy(api: Any, graph: Any, handle: Any) -> None:
-    check(api.cuGraphExecDestroy(handle), "cuGraphExecDestroy")
-    check(api.cuGraphDestroy(graph), "cuGraphDestroy")
+        weakref.finalize(self, destroy_graph, api, graph, self.handle).atexit = False
 
 
 class RegionGraphs:

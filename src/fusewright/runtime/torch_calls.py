@@ -203,12 +203,6 @@ def may_require_grad(x: Any) -> bool:
     return x.requires_grad or (x._base is not None and x._base.requires_grad)
 
 
-def _nbytes(x: ArrayInfo) -> int:
-    """Bytes from the first to behind the last element."""
-    start, end = x.bytes_range
-    return end - start
-
-
 class TorchApi:
     """The functions of torch that a call needs, in the cheapest form that this torch has."""
 
@@ -300,8 +294,8 @@ class TorchCall:
         self._low = tuple([x.pointer & VECTOR_MASK for x in infos])
         self._requires_grad = any(may_require_grad(x) for x in owners)
         self._threads = executor.threads(self._index)
-        self._nbytes = [_nbytes(x) for x in infos]
-        self._given_nbytes = [0 if o is None else _nbytes(o) for o in given]
+        self._nbytes = [x.hull_nbytes for x in infos]
+        self._given_nbytes = [0 if o is None else o.hull_nbytes for o in given]
         self._room = None if workspace is None else workspace.shape[0]
         self._overwriting = None
         if len(self._own) < len(types) or any(given) or executor.lent:

@@ -52,11 +52,6 @@ def widened(x: Array) -> Array:
     return astype(array, array.dtype.compute)
 
 
-def widened_or_none(x: Array | None) -> Array | None:
-    """`widened` of an optional array."""
-    return None if x is None else widened(x)
-
-
 def per_channel(v: Array, ndim: int, axis: int) -> Array:
     """A vector along `axis` of an array of rank `ndim`."""
     return expand_dims(v, tuple(k for k in range(ndim) if k != axis))

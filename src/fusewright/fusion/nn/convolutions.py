@@ -417,7 +417,8 @@ def fold(
     stride: Sizes = 1,
 ) -> Array:
     """The sums of columns, (batch, channels * places, windows) or without the batch, in the planes
-    of `output_size` that their windows read: the gradient of `unfold` as an operation."""
+    of `output_size` that their windows read: the gradient of `unfold` as an operation. Raises
+    UserError where the columns are not those of that plane."""
     x = check_float("fold", x)
     if x.ndim not in (2, 3):
         raise UserError(

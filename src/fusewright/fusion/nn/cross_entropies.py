@@ -197,8 +197,8 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Array:
     """-weight[target] * x[target], x holding log-probabilities and target class indices. "mean"
-    divides by the sum of the weights; samples with target `ignore_index` do not count, and the
-    loss of a target that is no class is NaN."""
+    divides by the sum of the weights; samples with target `ignore_index` do not count, and the loss
+    of a target that is no class is NaN. Raises UserError for a target of floats."""
     options = _Options("nll_loss", ignore_index, reduction, 0.0)
     _check_options(options)
     x = check_float("nll_loss", x)

@@ -71,7 +71,8 @@ def local_response_norm(
     x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Array:
     """x / (k + alpha * mean)**beta, with the mean of the squares of `size` channels of axis 1
-    around each, 0 beyond the ends. Source: Krizhevsky et al., ImageNet classification (2012)."""
+    around each, 0 beyond the ends. Source: Krizhevsky et al., ImageNet classification (2012).
+    Raises UserError for windows of no channel."""
     op = "local_response_norm"
     x = check_float(op, x)
     check_rank(op, x, 3, "(batch, channels, ...)")

@@ -37,7 +37,7 @@ def _check_indices(op: str, indices: object) -> Array:
 
 def embedding(indices: Array, weight: Array) -> Array:
     """Row `indices[...]` of weight, of shape (rows, width), for every index; an index outside reads
-    NaN, as with `take`."""
+    NaN, as with `take`. Raises UserError for a weight that is no table."""
     indices = _check_indices("embedding", indices)
     weight = check_array("embedding (weight)", weight)
     if weight.ndim != 2:

@@ -19,7 +19,8 @@ _LEAST_LOG = -100.0  # torch's: a loss and its gradient stay finite at probabili
 
 
 def huber_loss(x: Array, target: Array, *, reduction: str = "mean", delta: float = 1.0) -> Array:
-    """d**2 / 2 where d = |x - target| is at most delta, else delta * (d - delta / 2)."""
+    """d**2 / 2 where d = |x - target| is at most delta, else delta * (d - delta / 2). Raises
+    UserError unless delta is positive."""
     if not build.number("huber_loss", "delta", delta) > 0:
         raise UserError(f"huber_loss: delta={delta!r} must be positive")
     a, b = pair("huber_loss", x, target, reduction)
@@ -50,7 +51,7 @@ def gaussian_nll_loss(
     reduction: str = "mean",
 ) -> Array:
     """(log(v) + (x - target)**2 / v) / 2 with v = var, eps at least, which broadcasts to x's shape;
-    log(2 * pi) / 2 more if `full`."""
+    log(2 * pi) / 2 more if `full`. Raises UserError unless eps is positive."""
     op = "gaussian_nll_loss"
     check_flag(op, "full", full)
     a, t = pair(op, x, target, reduction)

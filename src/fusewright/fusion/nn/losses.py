@@ -51,7 +51,8 @@ def l1_loss(x: Array, target: Array, *, reduction: str = "mean") -> Array:
 
 
 def smooth_l1_loss(x: Array, target: Array, *, reduction: str = "mean", beta: float = 1.0) -> Array:
-    """d**2 / (2 * beta) where d = |x - target| is below beta, else d - beta / 2."""
+    """d**2 / (2 * beta) where d = |x - target| is below beta, else d - beta / 2. Raises UserError
+    for a negative beta."""
     if not build.number("smooth_l1_loss", "beta", beta) >= 0:
         raise UserError(f"smooth_l1_loss: beta={beta!r} must not be negative")
     if beta == 0:
@@ -93,8 +94,8 @@ def broadcasting(op: str, what: str, v: Array, x: Array) -> Array:
 
 def kl_div(x: Array, target: Array, *, reduction: str = "mean", log_target: bool = False) -> Array:
     """target * (log(target) - x), 0 where the target is 0; x holds logarithms, and so does the
-    target if `log_target`. "batchmean" divides the sum by the size of axis 0; "mean" divides by
-    the number of elements."""
+    target if `log_target`. "batchmean" divides the sum by the size of axis 0; "mean" divides by the
+    number of elements. Raises UserError for "batchmean" of rank 0."""
     choices = (*REDUCTIONS, "batchmean")
     check_choice("kl_div", "reduction", reduction, choices)
     check_flag("kl_div", "log_target", log_target)

@@ -96,7 +96,8 @@ def multi_margin_loss(
     reduction: str = "mean",
 ) -> Array:
     """The mean over classes j of max(0, margin - x[target] + x[j])**p, but for the target's own,
-    times the weight of the target's class. x is (samples, classes), p 1 or 2."""
+    times the weight of the target's class. x is (samples, classes), p 1 or 2. Raises UserError for
+    other shapes."""
     op = "multi_margin_loss"
     check_choice(op, "reduction", reduction, REDUCTIONS)
     x, target = check_float(op, x), check_array(f"{op} (target)", target)

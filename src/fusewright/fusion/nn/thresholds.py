@@ -16,7 +16,7 @@ _SELU_SCALE = 1.0507009873554805
 
 
 def hardtanh(x: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
-    """x limited to [min_val, max_val]."""
+    """x limited to [min_val, max_val]. Raises UserError where min_val is above max_val."""
     low, high = (
         build.number("hardtanh", n, v) for n, v in (("min_val", min_val), ("max_val", max_val))
     )
@@ -63,7 +63,7 @@ def _is_small(op: str, x: Array, lambd: float) -> Array:
 
 def prelu(x: Array, weight: Array) -> Array:
     """x where it is positive, else x times the weight: one, or one for each channel, of axis 1 (of
-    axis 0 of a vector)."""
+    axis 0 of a vector). Raises UserError for a weight of another size."""
     x, weight = check_float("prelu", x), check_float("prelu (weight)", weight)
     axis = min(1, x.ndim - 1)
     if weight.ndim > 1 or not (
@@ -84,7 +84,7 @@ def prelu(x: Array, weight: Array) -> Array:
 
 
 def celu(x: Array, alpha: float = 1.0) -> Array:
-    """x where it is positive, else alpha * (exp(x / alpha) - 1)."""
+    """x where it is positive, else alpha * (exp(x / alpha) - 1). Raises UserError for alpha = 0."""
     x = check_float("celu", x)
     if not build.number("celu", "alpha", alpha):
         raise UserError("celu: alpha=0 divides by zero; use relu, its limit")

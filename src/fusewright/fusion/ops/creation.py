@@ -21,7 +21,6 @@ from fusewright.fusion.ir import Scalar, Shape, Tensor
 from fusewright.fusion.operands import check_device, check_flag, check_scalar, check_size
 from fusewright.fusion.ops.elementwise import equal
 
-Fill: TypeAlias = "Scalar | complex | Array"
 ShapeLike: TypeAlias = "IntLike | tuple[IntLike, ...] | list[IntLike]"
 
 

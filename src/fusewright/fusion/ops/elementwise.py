@@ -242,8 +242,8 @@ def fma(x1: Operand, x2: Operand, x3: Operand, /) -> Array:
 def astype(x: Array, dtype: object, /, *, copy: bool = True, device: object = None) -> Array:
     """x rounded to a dtype. Floats become integers by truncation, integers wrap, bool is x != 0.
 
-    `copy` and `device` are there for the standard's sake: a value of a program has neither.
-    """
+    `copy` and `device` are there for the standard's sake: a value of a program has neither. Raises
+    UserError for a complex x and a dtype that is real."""
     check_device("astype", device)
     check_flag("astype", "copy", copy)
     x, target = check_array("astype", x), data_dtype_of(dtype)

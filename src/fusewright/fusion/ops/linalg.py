@@ -58,7 +58,7 @@ def tensordot(
     x1: Array, x2: Array, /, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Array:
     """The sum over paired axes: the last `axes` of x1 with the first of x2, or the two lists. The
-    result has x1's other axes, then x2's."""
+    result has x1's other axes, then x2's. Raises UserError where paired axes differ in size."""
     a, b = _pair("tensordot", x1, x2)
     left, right = _contracted("tensordot", axes, a, b)
     for i, j in zip(left, right, strict=True):
@@ -85,7 +85,8 @@ def tensordot(
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     """The sum of products along an axis, counted from the end; the other axes broadcast. Of complex
-    numbers the first is conjugated."""
+    numbers the first is conjugated. Raises UserError where the axis is counted from the front, or
+    some operand lacks it."""
     x1 = conj(x1) if check_array("vecdot", x1).dtype.is_complex else x1
     a, b = _pair("vecdot", x1, x2)
     rank, axis = min(a.ndim, b.ndim), build.integer("vecdot", "axis", axis)
@@ -112,7 +113,8 @@ def inner(x1: Array, x2: Array, /) -> Array:
 
 
 def outer(x1: Array, x2: Array, /) -> Array:
-    """The products of every element of x1 with every element of x2, both of rank 1."""
+    """The products of every element of x1 with every element of x2, both of rank 1. Raises
+    UserError for other ranks."""
     a, b = _pair("outer", x1, x2)
     if a.ndim != 1 or b.ndim != 1:
         raise UserError(
@@ -124,7 +126,8 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 
 def diagonal(x: Array, /, offset: int = 0) -> Array:
-    """The elements at (.., i, i + offset) of the last two axes, along the last axis."""
+    """The elements at (.., i, i + offset) of the last two axes, along the last axis. Raises
+    UserError for a rank below 2."""
     x = check_array("diagonal", x)
     above = build.integer("diagonal", "offset", offset)
     if x.ndim < 2:
@@ -139,7 +142,8 @@ def diagonal(x: Array, /, offset: int = 0) -> Array:
 
 
 def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
-    """The vector products along an axis of size 3, counted from the end; the others broadcast."""
+    """The vector products along an axis of size 3, counted from the end; the others broadcast.
+    Raises UserError for an axis of another size."""
     a, b = build.broadcast_all("cross", *_pair("cross", x1, x2))
     along = build.axis_of("cross", axis, a.ndim)
     if constant_value(a.shape[along]) != 3:

@@ -25,7 +25,8 @@ from fusewright.fusion.ops.creation import ShapeLike, shape_of
 
 def reshape(x: Array, /, shape: ShapeLike, *, copy: bool | None = None) -> Array:
     """The same elements in C order under another shape; one size may be -1, which is computed.
-    `copy=True` makes a value of its own, a place for a schedule to hold it."""
+    `copy=True` makes a value of its own, a place for a schedule to hold it. Raises UserError for
+    another number of elements, and for a second -1."""
     x = check_array("reshape", x)
     if copy is not None:
         check_flag("reshape", "copy", copy)
@@ -67,7 +68,7 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:
 
 
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
-    """Without the named axes, whose sizes must be 1."""
+    """Without the named axes, whose sizes must be 1. Raises UserError where one is not."""
     x = check_array("squeeze", x)
     axes = build.axes_of("squeeze", axis, x.ndim)
     for a in axes:
@@ -102,7 +103,8 @@ def broadcast_shapes(*shapes: tuple[IntLike, ...]) -> tuple[int | Expr, ...]:
 
 
 def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
-    """Result axis j is axis `axes[j]` of x."""
+    """Result axis j is axis `axes[j]` of x. Raises UserError unless `axes` names every axis
+    once."""
     x = check_array("permute_dims", x)
     axes = build.integers("permute_dims", "axes", axes)
     order = [build.axis_of("permute_dims", a, x.ndim) for a in axes]
@@ -122,7 +124,8 @@ def matrix_transpose(x: Array, /) -> Array:
 def moveaxis(
     x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...], /
 ) -> Array:
-    """The axes `source` at the positions `destination` of the result, the others in order."""
+    """The axes `source` at the positions `destination` of the result, the others in order. Raises
+    UserError where there are not as many of one as of the other."""
     x = check_array("moveaxis", x)
     sources = build.integers("moveaxis", "source", source)
     destinations = build.integers("moveaxis", "destination", destination)
@@ -165,7 +168,8 @@ def _mirror(extent: Expr) -> Callable[[Expr], Expr]:
 def roll(
     x: Array, /, shift: IntLike | tuple[IntLike, ...], axis: int | tuple[int, ...] | None = None
 ) -> Array:
-    """Elements moved by `shift` along the axes, around the end; over the flat array for None."""
+    """Elements moved by `shift` along the axes, around the end; over the flat array for None.
+    Raises UserError unless there is one shift, or one for each axis."""
     x = check_array("roll", x)
     given = build.extents("roll", "shift", shift)
     if axis is None:
@@ -197,7 +201,8 @@ def _rolled(shift: Expr, extent: Expr) -> Callable[[Expr], Expr]:
 
 def repeat(x: Array, repeats: IntLike | Array, /, axis: int | None = None) -> Array:
     """Each element `repeats` times in a row along the axis; of the flat array for None. Known data
-    may be repeated by an array of counts, one per element of the axis."""
+    may be repeated by an array of counts, one per element of the axis. Raises UserError for a
+    negative count."""
     x = check_array("repeat", x)
     if isinstance(repeats, Array | np.ndarray):
         return _repeated_by_counts(x, check_array("repeat (repeats)", repeats), axis)
@@ -228,8 +233,8 @@ def _repeated_by_counts(x: Array, counts: Array, axis: int | None) -> Array:
 
 
 def tile(x: Array, repetitions: tuple[IntLike, ...], /) -> Array:
-    """The whole array `repetitions[j]` times along axis j; the shorter of shape and repetitions
-    is filled with ones in front."""
+    """The whole array `repetitions[j]` times along axis j; the shorter of shape and repetitions is
+    filled with ones in front. Raises UserError for a negative count."""
     x = check_array("tile", x)
     times = build.extents("tile", "repetitions", repetitions)
     rule = f"tile: repetitions={times} must not be negative"
@@ -263,7 +268,7 @@ def _common(op: str, arrays: Sequence[Array]) -> list[Tensor]:
 
 def concat(arrays: tuple[Array, ...] | list[Array], /, axis: int | None = 0) -> Array:
     """The arrays one after the other along the axis; flattened first for None. Other sizes must be
-    equal; the dtype is the promoted one."""
+    equal; the dtype is the promoted one. Raises UserError where ranks or other sizes differ."""
     tensors = _common("concat", arrays)
     if axis is None:
         tensors = [build.reshape("concat", t, (build.element_count(t.shape),)) for t in tensors]
@@ -292,7 +297,8 @@ def _others(t: Tensor, axis: int) -> Shape | None:
 
 
 def stack(arrays: tuple[Array, ...] | list[Array], /, axis: int = 0) -> Array:
-    """The arrays, of one shape, along a new axis at `axis` of the result."""
+    """The arrays, of one shape, along a new axis at `axis` of the result. Raises UserError where
+    shapes differ."""
     tensors = _common("stack", arrays)
     for k, t in enumerate(tensors):
         if t.shape != tensors[0].shape:
@@ -306,7 +312,8 @@ def stack(arrays: tuple[Array, ...] | list[Array], /, axis: int = 0) -> Array:
 
 
 def unstack(x: Array, /, axis: int = 0) -> tuple[Array, ...]:
-    """The slices along an axis of integer size, without it."""
+    """The slices along an axis of integer size, without it. Raises UserError where the size is
+    symbolic."""
     x = check_array("unstack", x)
     along = build.axis_of("unstack", axis, x.ndim)
     count = constant_value(x.tensor.shape[along])

@@ -199,7 +199,8 @@ def bincount(
 ) -> Array:
     """How often each number below `length` is in x, as int64, or the sum of the `weights` of its
     elements; negative numbers and those from `length` on are left out. Without a length it is one
-    above the largest number, at least `minlength`: of known data only."""
+    above the largest number, at least `minlength`: of known data only. Raises UserError unless x
+    has rank 1, and for a length below `minlength`."""
     op = "bincount"
     x = check_array(op, x)
     check_category(op, x.dtype, "integer")

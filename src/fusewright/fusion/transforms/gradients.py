@@ -43,7 +43,8 @@ def grad(
 def value_and_grad(
     fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns what `fn` returns, and the gradient as `grad` has it."""
+    """A function that returns what `fn` returns, and the gradient as `grad` has it. Raises
+    UserError where `argnums` counts an argument that the call does not have."""
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     for n in numbers:
         build.integer("grad", "argnums", n)

@@ -38,14 +38,10 @@ def is_block_uniform(c: Cond, kernel: Kernel) -> bool:
     return _has_none_of(c, kernel.block)
 
 
-def is_cluster_uniform(c: Cond, kernel: Kernel) -> bool:
-    """Whether all threads of a cluster agree, as `is_block_uniform`."""
-    return _has_none_of(c, (*kernel.block, *kernel.cluster))
-
-
-def is_cluster_steady(e: Expr, kernel: Kernel) -> bool:
-    """Whether all threads of a cluster have the same value of an expression."""
-    return _has_none_of(e, (*kernel.block, *kernel.cluster))
+def is_cluster_uniform(value: Cond | Expr, kernel: Kernel) -> bool:
+    """Whether all threads of a cluster agree on a condition or an expression, as
+    `is_block_uniform`."""
+    return _has_none_of(value, (*kernel.block, *kernel.cluster))
 
 
 def is_cluster_agreed(value: Cond | Expr, kernel: Kernel) -> bool:

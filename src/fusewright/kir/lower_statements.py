@@ -1,4 +1,4 @@
-"""Statements: a definition as KIR inside the loops it stands in."""
+"""Lowering of definitions: the statements of each inside the loops it stands in."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ from fusewright.kir.ir import (
     Statement,
 )
 from fusewright.kir.lower_clusters import shared_out
+from fusewright.kir.lower_products import (
+    box_loads,
+    box_stores,
+    instructions,
+    matrix_stores,
+    of_one_copy,
+    zeros,
+)
 from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Storage
 from fusewright.kir.lower_turns import (
@@ -32,15 +40,7 @@ from fusewright.kir.lower_turns import (
     staged_part,
     turns_of_stage,
 )
-from fusewright.kir.products import (
-    box_loads,
-    box_stores,
-    instructions,
-    matrix_stores,
-    of_one_copy,
-    zeros,
-)
-from fusewright.kir.warp_products import warp_instructions
+from fusewright.kir.lower_warp_products import warp_instructions
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 

@@ -15,8 +15,8 @@ from fusewright.core.expr import Expr, Int, Var, add, constant_value, floordiv, 
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, Buffer, LdMatrix, Reg, Statement, WarpMma
+from fusewright.kir.lower_operands import Reader
 from fusewright.kir.lower_storage import Storage
-from fusewright.kir.reading import Reader
 from fusewright.kir.rules import is_misaligned
 from fusewright.kir.tensor import FRAGMENT, WARP_MMA_REGISTERS
 from fusewright.memory import Memory

@@ -1,4 +1,4 @@
-"""Reading: the operands of one definition as registers, and when the definition runs."""
+"""Lowering of operands: those of one definition as registers, and when the definition runs."""
 
 from __future__ import annotations
 
