@@ -17,11 +17,11 @@ from fusewright.core.expr import Expr, Int, Var, constant_value, variables
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Sort
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
+from fusewright.kir.lower_products import check_products
 from fusewright.kir.lower_statements import Statements
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import check_modes, where_finished
 from fusewright.kir.overlap import OVERLAP, overlap_of
-from fusewright.kir.products import check_products
 from fusewright.kir.sort_network import check_tile, sort_network
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
