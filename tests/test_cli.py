@@ -350,3 +350,16 @@ def test_an_entry_that_does_not_compile_is_a_problem(
 def test_bench_without_a_gpu_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench"]) == 0
     assert "no CUDA device was found" in capsys.readouterr().out
+
+
+def test_a_file_called_as_a_loaded_module_replaces_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / "json.py"
+    file.write_text("def f(x):\n    return x\n")
+    before = {name: sys.modules[name] for name in ("json", "_json")}
+    fn = cli.load_function(f"{file}:f")
+    monkeypatch.delitem(sys.modules, fn.__module__)
+    assert fn.__module__ not in before
+    assert {name: sys.modules[name] for name in before} == before

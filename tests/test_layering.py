@@ -187,6 +187,27 @@ def test_guests_are_imported_where_their_arrays_are_met_and_never_at_load() -> N
     assert [str(i) for i in guests if i.at_load and i.who != "frontends.torch"] == []
 
 
+IMPORTS_IN_FUNCTIONS = {
+    "cli": "commands load what they alone need",
+    "kir.ir": "a kernel prints as text, whose templates name its classes",
+    "runtime.cache": "Windows has no fcntl",
+}
+"""Who may import inside of a function, and why; elsewhere that would hide a cycle."""
+
+
+def imports_in_functions(source: str) -> list[int]:
+    """The lines of imports that stand inside of functions."""
+    functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
+    inside = (n for f in functions for n in ast.walk(f))
+    return sorted({n.lineno for n in inside if isinstance(n, ast.Import | ast.ImportFrom)})
+
+
+def test_imports_stand_where_modules_begin() -> None:
+    found = {who: imports_in_functions(source) for who, source in SOURCES.items()}
+    assert {who for who, lines in found.items() if lines} == set(IMPORTS_IN_FUNCTIONS), found
+    assert imports_in_functions("import a\ndef f():\n    if x:\n        from b import c") == [4]
+
+
 SERIALISERS = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"})
 """Reading what these wrote runs code of whoever wrote it."""
 NETWORKS = frozenset(

@@ -192,7 +192,9 @@ def _module(name: str, path: str) -> ModuleType:
 def _from_file(file: Path) -> ModuleType:
     """The module of a file, which finds those beside it, as a script would."""
     sys.path.insert(0, str(file.resolve().parent))
-    name = file.stem if file.stem not in sys.modules else f"_{file.stem}"
+    name = file.stem
+    while name in sys.modules:  # json.py is called _json by Python itself, too
+        name = f"_{name}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UserError(f"{file} is no Python file: its name does not end in .py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import numpy as np
 import pytest
@@ -23,6 +24,19 @@ def test_float_literals_read_back_to_the_same_value(value: float, name: str) -> 
     assert np.signbit(number) == np.signbit(value)
     assert number == dtype.numpy.type(value)
     assert "." in text or "e" in text
+
+
+@pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64"])
+def test_integer_literals_read_back_at_both_ends(name: str) -> None:
+    """No literal of C is negative, and the least integer has no positive one."""
+    dtype = dtype_of(name)
+    low, high = dtype.integer_range
+    for value in (low, low + 1, -1, 0, 1, high):
+        text = scalars.literal(value, dtype)
+        assert "--" not in text
+        number = re.sub(r"(\d+)ll", r"\1", text)
+        assert eval(number) == value
+        assert all(int(n) <= max(high, 2**31 - 1) for n in re.findall(r"\d+", number))
 
 
 def test_literals_of_short_floats_are_rounded_to_them() -> None:

@@ -71,10 +71,13 @@ def _fits(address: Expr, lane: Var, predicates: Sequence[Cond], width: int) -> b
 
 
 class Fit(Enum):
-    """How the lanes of an access lie in memory: as whole words, as neighbours that begin anywhere,
-    which a read can cut out of two words, in another order in a few words that begin anywhere,
-    which a read can take them out of, as the end of one row and the begin of another, which a read
-    can put together, or neither."""
+    """How the lanes of an access lie in memory, and so how they are read.
+
+    WORDS: they are whole words. CUT: neighbours that begin anywhere; they are cut out of two words.
+    TAKEN: they lie in a few words, in another order; each is taken out of its word. PIECES: the end
+    of one row and the begin of another; both are read and put together. NARROW: none of these; each
+    lane is read alone.
+    """
 
     WORDS = "words"
     CUT = "cut"

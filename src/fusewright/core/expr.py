@@ -486,9 +486,9 @@ def is_natural(e: Expr) -> bool:
 
 
 def lower_bound(e: Expr) -> int | None:
-    """An integer that `e` never falls below, or None: by intervals, with symbolic limits in place
-    of variables (`n - i - 1 >= 0` for `i < n`), those first whose limits mention others, with the
-    bounds of rounding (`f*(x//f) > x - f`), and else by a multiple of `e` (`n - n//2 >= 0`)."""
+    """The greatest of what is known to be no more than `e`, or None. From intervals; limits of
+    variables, `n - i - 1 >= 0` as `i < n`; rounding, `f*(x//f) > x - f`; or else from multiples,
+    `n - n//2 >= 0`, as twice that is at least n."""
     low = e.interval[0]
     for _ in range(8):
         smaller = _limited(e)

@@ -24,12 +24,21 @@ nothing enqueued, where the addresses of the tensors are checked and one is not 
 def steady_call(
     tensors: int, news: int, results: int, is_graph: bool, mask: int = 0, behind: int = 0
 ) -> Callable[..., Steady]:
-    """Makes, of a plan's `enqueue`, the device's index, `stream` and `capturing` of that device,
-    and the types of `news` tensors, a function that allocates these, enqueues the plan on the
-    addresses of all tensors, and returns the first `results` of the new ones (the others go back
-    to the allocator, which reuses memory in stream order). With a `mask` it returns None where a
-    given tensor's address has one of these bits. The addresses of the last `behind` tensors, a
-    workspace, stand behind those of the new ones."""
+    """The `bind` of a call that takes so many `tensors` and allocates `news`. For two and one:
+
+        def bind(enqueue, index, stream, capturing, shape0, strides0, dtype0):
+          def call(tensors, empty):
+            [x0, x1] = tensors
+            r0 = empty(shape0, strides0, dtype0)
+            enqueue((x0.data_ptr(), .., r0.data_ptr()), stream(index), index, graph=False)
+            return [r0]
+          return call
+
+    The call returns the first `results` of the new tensors; the others are scratch and go back to
+    the allocator, which reuses memory in stream order. With a `mask` it returns None, and enqueues
+    nothing, where a given tensor's address has one of these bits. The last `behind` of the given
+    tensors are a workspace, whose addresses stand behind those of the new ones. `is_graph`: the
+    plan is enqueued as a CUDA graph, unless the stream is being captured."""
     given = [f"x{k}" for k in range(tensors)]
     made = [f"r{k}" for k in range(news)]
     types = [f"shape{k}, strides{k}, dtype{k}" for k in range(news)]
@@ -56,9 +65,15 @@ def steady_call(
 
 @lru_cache(MAX_TEXTS)
 def address_writer(roots: tuple[int, ...]) -> Callable[..., Callable[[Sequence[int]], None]]:
-    """Makes, of a `pack_into`, a buffer and an offset per slot, a function of the addresses of all
-    roots that writes each slot: the address of its root (`roots` gives the position) plus its
-    offset."""
+    """The `bind` of a function that writes a launch's addresses, given those of all roots. Slot k
+    holds the address of the root at position `roots[k]` and an offset behind it. For (0, 0, 2):
+
+        def bind(pack, buffer, o0, o1, o2):
+          def write(roots):
+            pack(buffer, 0, roots[0] + o0, roots[0] + o1, roots[2] + o2)
+          return write
+
+    `pack` is the `pack_into` of a `struct.Struct`."""
     offsets = [f"o{k}" for k in range(len(roots))]
     slots = [f"roots[{r}] + {o}" for r, o in zip(roots, offsets, strict=True)]
     return _defined(
@@ -75,10 +90,19 @@ def address_writer(roots: tuple[int, ...]) -> Callable[..., Callable[[Sequence[i
 def launcher(
     count: int, roots: tuple[int, ...], is_moved: tuple[bool, ...], launches: int
 ) -> Callable[..., Any]:
-    """Makes, of a plan, its lock and buffer, a `pack_into`, the driver's launch, the offsets of the
-    slots that lie behind their roots (`is_moved`), and of each launch its configuration, kernel and
-    table, a function of the addresses of `count` roots and a stream. It writes the slots as
-    `address_writer` does, and launches one after the other."""
+    """The `bind` of a function that writes the addresses of `count` roots, as `address_writer`
+    does, and launches so many kernels one after the other. A slot that begins where its root does,
+    as `is_moved` says, has no offset. For two roots, one slot in each, and one launch:
+
+        def bind(plan, lock, buffer, pack, launch, o1, config0, kernel0, table0):
+          def enqueue(a0, a1, stream):
+            with lock:
+              pack(buffer, 0, a0, a1 + o1)
+              if stream != plan.stream: plan.move_to(stream)
+              status = launch(config0, kernel0, table0, 0)
+              if status[0]: plan.check_launch(0, status)
+          return enqueue
+    """
     given = [f"a{k}" for k in range(count)]
     offsets = [f"o{k}" for k, moved in enumerate(is_moved) if moved]
     slots = [

@@ -1,9 +1,12 @@
 """Rows of many footprints joined at once: which of them share a cell, in which order.
 
-Of three accesses to one byte, a first, a write and a last one, the syncs that order the first
-before the write, or those that order the write before the last one, also order the first before
-the last, if control that passes the first or the last also passes the write. Such a pair is left
-out, so that a long run of stores and loads has as many pairs as it has accesses, not their square.
+Pairs that follow from others are left out. Take three accesses to one byte, in this order:
+
+    L1: load s[0]    L2: store s[0]    L3: load s[0] or store s[0]
+
+Syncs that order L1 before L2, and L2 before L3, also order L1 before L3, if whoever comes by L1 or
+by L3 also comes by L2. So (L1, L3) is no pair, and a long run of stores and loads has as many pairs
+as it has accesses, not their square.
 """
 
 from __future__ import annotations

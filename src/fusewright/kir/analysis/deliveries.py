@@ -14,9 +14,12 @@ from fusewright.kir.ir import Guarded, Kernel, Role, Statement
 def delivered_nbytes(
     s: Statement, rank: Expr, nbytes: int, kernel: Kernel, role: Role | None = None
 ) -> int | None:
-    """The bytes that one execution of a statement by all threads of a cluster, or by those of a
-    role in each of its blocks, of which each brings `nbytes` to block `rank`, brings to each of the
-    blocks; None where blocks may get different numbers of bytes."""
+    """The bytes that each block of a cluster gets when a statement is executed once by all threads
+    of the cluster, or in each block by those of a role. A thread brings `nbytes` to block `rank`,
+    if the statement's predicate holds for it. None where blocks may get different numbers of bytes.
+
+    In a cluster of 2 with 64 threads a block, `if (tx < 2)` and rank `tx`: 2 * nbytes for each.
+    """
     known = thread_values(kernel, across_blocks=True)
     if not is_known(rank, known):
         return None

@@ -1,10 +1,16 @@
 """Pairs of accesses that must happen in program order although different threads make them.
 
-For every pair the conflicting instances fall into few classes: which loop carries the pair (none
-when both happen in the same iteration of all common loops), whether it does so over one iteration
-or more, and, for the loops inside, whether the first access is made in an iteration after which
-another follows and the second in one that follows another. All instances of a class are ordered
-by the same syncs, so a class is a `Hazard`.
+For every pair the conflicting instances fall into few classes, which differ in three answers:
+
+- Which loop carries the pair? None, when both happen in the same iteration of all common loops.
+- Over one iteration of that loop, or over more?
+- For each loop inside: does an iteration follow the one with the first access, and does one come
+  before the one with the second?
+
+All instances of a class are ordered by the same syncs, so a class is a `Hazard`. In this loop, the
+load of an iteration meets the store of the next one, so that one sync at the end orders all:
+
+    for i:  s[t] = a;  BlockSync;  b = s[t+1]      ->   WAR, carried by i, over one iteration
 """
 
 from __future__ import annotations

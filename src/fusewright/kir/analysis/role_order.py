@@ -50,9 +50,13 @@ class _Load:
 
 @dataclass(slots=True, eq=False)
 class _Barrier:
-    """Arrivals and bytes that the phase under way still takes, who arrived in it for blocks of a
-    cluster, the phases completed and what each hands on, the loads of each, and how many phases
-    each who waits knows of."""
+    """An mbarrier while roles are run against each other.
+
+    A phase takes `count` arrivals; the one under way still takes `pending` of them and `nbytes`
+    bytes. `clock` and `far` say who has arrived in it, in this block and in others of the cluster.
+    Of the phases that are completed, `done` has what each hands on and `loads` the loads that each
+    counted; `known` is how many of them each who waits has seen.
+    """
 
     count: int
     pending: int

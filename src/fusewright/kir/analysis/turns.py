@@ -1,8 +1,10 @@
 """Turns that blocks take, found in the statements of a kernel, and what each turn covers.
 
-A turn is proved by expressions alone: the number of a block in its group counts up with its linear
-number, its group has a semaphore and a part of the guarded buffer of its own, and the release
-passes the turn to the next number, the last one to nobody.
+A turn is proved by expressions alone. Three things must hold:
+
+- the number of a block in its group counts up with the linear number of the block;
+- its group has a semaphore, and a part of the guarded buffer, that no other group has;
+- the release passes the turn to the next number, and the last block passes it to nobody.
 """
 
 from __future__ import annotations

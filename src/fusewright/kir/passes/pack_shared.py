@@ -49,12 +49,16 @@ _MAX_DISTANCES = 16
 def pack_shared(kernel: Kernel, target: Target) -> Kernel:
     """Place shared buffers so that they need the fewest bytes under the syncs that exist.
 
-    Two buffers may share bytes when neither is written while the other is needed (for the bytes
-    they share it may be: a loop that reads one element by element and writes the other behind
-    itself works in place) and, between every two accesses to them, either a sync stands on every
-    path or the byte belongs to one thread (to one warp, where a warp sync stands). A buffer that
-    other blocks of a cluster write shares its bytes with none. Where another buffer would be used
-    in bytes that a copy of an earlier iteration still writes, nothing is shared.
+    Two buffers may share bytes where both of these hold:
+
+    - No byte of one is written while it is still needed for the other. This is asked byte by byte:
+      a loop that reads one buffer element by element, and writes the other behind itself, works in
+      place.
+    - Between every two accesses to a shared byte, a sync stands on every path, or the byte belongs
+      to one thread, or to one warp and a warp sync stands there.
+
+    A buffer that other blocks of a cluster write shares its bytes with none. Where a buffer would
+    lie in bytes that a copy of an earlier iteration still writes, nothing is shared.
 
     rewrite:  alloc a;  alloc b   ->   alloc a @0;  alloc b @256
     checks:   alignments divide that of the base, else InternalError; what a block needs together is
