@@ -221,8 +221,7 @@ def _lines(t: Tensor, position: int) -> float:
     o = t.op.operands[position]
     if map_problem(o) is not None or unread_axis(t, position) is not None:
         return 1.0
-    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
-    return lines_of_row(source, o.dtype.nbytes)
+    return lines_of_row(_lying(o), o.dtype.nbytes)
 
 
 def sums_us(sizes: Sizes, target: Target) -> float:
@@ -238,7 +237,7 @@ def _copy_us(o: Tensor, target: Target) -> float:
 
 def _nbytes(o: Tensor) -> int:
     """Bytes of an operand, what is repeated along an axis counted once."""
-    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+    source = _lying(o)
     once = (e for e, stride in zip(o.shape, source.strides, strict=True) if stride != ZERO)
     return o.dtype.nbytes * math.prod(map(estimate, once))
 
@@ -246,17 +245,20 @@ def _nbytes(o: Tensor) -> int:
 # --- operands -------------------------------------------------------------------------------------
 
 
+def _lying(o: Tensor) -> Strided[Tensor]:
+    """How an operand lies in memory: a view by strides where it is read, or stored in C order."""
+    return view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+
+
 def map_problem(o: Tensor) -> str | None:
     """Why no tensor map takes an operand where it lies; None where one does."""
-    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
-    return box_problem(source, o.dtype.nbytes, is_bound=True)
+    return box_problem(_lying(o), o.dtype.nbytes, is_bound=True)
 
 
 def unread_axis(t: Tensor, position: int) -> str | None:
     """Why instructions do not read an operand along the axis on which it is contiguous."""
     o = t.op.operands[position]
-    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
-    return axis_problem(source, o.dtype, position)
+    return axis_problem(_lying(o), o.dtype, position)
 
 
 def stored_axis(t: Tensor, position: int, target: Target) -> int | None:
@@ -320,8 +322,7 @@ def multiplied_by_warps(t: Tensor, target: Target) -> bool:
 
 def rows_problem(o: Tensor) -> str | None:
     """Why threads do not copy an operand's tiles from where it lies; None where they do."""
-    source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
-    return rows_copy_problem(source, o.dtype.nbytes)
+    return rows_copy_problem(_lying(o), o.dtype.nbytes)
 
 
 def is_by_warps(t: Tensor, target: Target) -> bool:
@@ -354,7 +355,7 @@ def _widths(t: Tensor) -> tuple[int, int]:
     stored in rows of whole lines first."""
     found: list[int] = []
     for o in t.op.operands:
-        source = view_of(o) or Strided(o, o.shape, contiguous_strides(o.shape))
+        source = _lying(o)
         whole = MAX_VECTOR_NBYTES // o.dtype.nbytes
         found.append(whole if rows_problem(o) else copy_width(source, o.dtype.nbytes))
     first, second = found
