@@ -20,6 +20,7 @@ import fusewright.frontends.torch as door  # noqa: E402
 from fusewright.errors import UnsupportedError, UserError  # noqa: E402
 from fusewright.frontends.fuse import Fused  # noqa: E402
 from fusewright.frontends.torch import calls  # noqa: E402
+from fusewright.frontends.torch.decompositions import decompositions  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options, options_of  # noqa: E402
 from fusewright.frontends.torch.region import Region  # noqa: E402
@@ -57,6 +58,17 @@ def test_arguments_that_stand_for_negated_memory_are_read_as_what_they_show() ->
     reports = assert_as_eager(lambda x: torch.sin(x) + x * 2, z.imag)
     reports += assert_as_eager(lambda z: torch.sin(z.imag) + z.imag * 2, z)
     assert all(g.regions for g in reports)
+
+
+def test_torchs_table_of_decompositions_is_built_for_the_first_graph_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = decompositions()
+    monkeypatch.setattr(torch._decomp, "core_aten_decompositions", None)
+    again = decompositions()
+    assert again is not first and again.keys() == first.keys()
+    assert torch.ops.aten.gelu.default not in again
+    assert torch.ops.aten.binary_cross_entropy.default in again
 
 
 def chain(x: Any, w: Any, b: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from fusewright.frontends.torch.foreach import foreach_rules
@@ -32,14 +34,20 @@ _WHOLE = (
 """Operators whose decomposition would be slower than torch's own kernel."""
 
 
+@cache
+def _core() -> Mapping[Any, Any]:
+    """torch's core decompositions, which it looks up one by one: 80 ms that every graph would
+    take."""
+    return dict(importlib.import_module("torch._decomp").core_aten_decompositions().items())
+
+
 def decompositions() -> dict[Any, Any]:
     """torch's core decompositions, without the operators that are taken whole or left to torch."""
     take_compilers_operators()
-    core = importlib.import_module("torch._decomp").core_aten_decompositions()
     whole = {getattr(aten, name) for name in _WHOLE if hasattr(aten, name)}
     table = {
         op: rule
-        for op, rule in dict(core.items()).items()
+        for op, rule in _core().items()
         if op not in LOWERINGS and getattr(op, "overloadpacket", None) not in whole
     }
     table |= foreach_rules()

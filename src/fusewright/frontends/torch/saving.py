@@ -48,6 +48,10 @@ def _told() -> Generator[None]:
         _partitioners.get_default_op_list = ask
 
 
+def _none(*_graphs: Any) -> list[int]:
+    return []
+
+
 @contextlib.contextmanager
 def nothing_donated() -> Generator[None]:
     """Has torch give no tensor to a backward graph as memory to overwrite. Ours overwrite none, and
@@ -57,7 +61,7 @@ def nothing_donated() -> Generator[None]:
     if collect is None:
         yield
         return
-    setattr(_graph_compile, name, lambda *_graphs: [])
+    setattr(_graph_compile, name, _none)
     try:
         yield
     finally:
