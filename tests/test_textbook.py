@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bench.textbook import PROGRAMS as BENCHED
 
 import fusewright as fw
 from fusewright.program import Program
@@ -219,3 +221,30 @@ def test_three_ways_take_the_same_launches_and_bytes(name: str) -> None:
     assert len({p.host.stats["bytes_moved"] for p in programs}) == 1
     kinds = [[k.heuristic.scheduler for k in p.kernels if k.heuristic] for p in programs]
     assert kinds[0] == kinds[1] == kinds[2]
+
+
+# --- the forty programs of bench/textbook.py ------------------------------------------------------
+
+NOTES = Path(__file__).parent.parent / "notes" / "textbook.md"
+ROWS = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in NOTES.read_text().splitlines()
+    if line.startswith("| ") and not line.startswith("| program")
+]
+QUICK = [r for r in ROWS if float(r[4]) <= 0.2]
+"""Programs that take a fifth of a second to compile: name, launches, fills and copies, bytes."""
+
+
+def test_every_program_has_its_line() -> None:
+    assert [r[0] for r in ROWS] == list(BENCHED)
+    assert len(QUICK) > 10
+
+
+@pytest.mark.parametrize("row", QUICK, ids=lambda r: r[0])
+def test_programs_take_what_the_notes_say(row: list[str]) -> None:
+    name, launches, moves, over, _ = row
+    program = BENCHED[name].compiled()
+    stats = program.host.stats
+    found = stats["bytes_moved"] / BENCHED[name].least(program)
+    assert (str(stats["launches"]), f"{stats['fills']}, {stats['copies']}") == (launches, moves)
+    assert f"{found:.2f}" == over

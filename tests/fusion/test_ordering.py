@@ -318,6 +318,35 @@ def test_few_of_the_largest_are_maxima_of_rows() -> None:
     np.testing.assert_array_equal(at, positions(x, 0, descending=True)[:2])
 
 
+@pytest.mark.parametrize(
+    ("size", "axis", "largest"), [(4097, 1, True), (9001, 1, False), (5000, 0, True)]
+)
+def test_topk_of_chunks(
+    size: int, axis: int, largest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ties go to the first positions, and what fills the last chunk is never found."""
+    monkeypatch.setattr(ordering, "LONGEST_ROW", 4096)
+    x = draw("float32", 2, size)
+    x[0, -3:] = np.inf if largest else -np.inf
+    x = np.ascontiguousarray(x.T) if axis == 0 else x
+    fusion = fw.trace(lambda x: fw.topk(x, 3, axis=axis, largest=largest), S(x.shape, "float32"))
+    program = fw.compile(fusion)
+    result = program.simulate(x)
+    assert result.races == []
+    found = np.take(positions(x, axis, descending=largest), range(3), axis=axis)
+    np.testing.assert_array_equal(result.outputs[1], found)
+    np.testing.assert_array_equal(result.outputs[0], np.take_along_axis(x, found, axis=axis))
+
+
+def test_topk_reads_a_long_row_once() -> None:
+    """And once more by the gather of the values, whose binding is counted whole."""
+    program = fw.compile(fw.trace(lambda x: fw.topk(x, 4), S((8, 128000), "float32")))
+    stats = program.host.stats
+    assert stats["launches"] == 3 and stats["bytes_moved"] < 2.01 * 8 * 128000 * 4
+    kept = fw.compile(fw.trace(lambda x: fw.topk(x, 4), S((8, ordering.LONGEST_ROW), "float32")))
+    assert kept.host.stats["launches"] == 2
+
+
 # --- searchsorted -------------------------------------------------------------------------------
 
 

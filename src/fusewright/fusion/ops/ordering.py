@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fusewright import dtypes
-from fusewright.core.expr import constant_value
+from fusewright.core.expr import Int, constant_value
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.array import Array, as_operand, as_tensor, check_array, common_dtype
@@ -27,6 +27,11 @@ from fusewright.fusion.ops.order_keys import (
     sort_keys,
 )
 
+LONGEST_ROW = 1 << 16
+"""Elements of a row that the blocks of a cluster hold from one maximum to the next. `topk` looks at
+the chunks of a longer one first, which costs a launch: without, each maximum reads the row."""
+CHUNK = 4096
+"""Elements of a chunk: of 8 bytes 16 for each of 256 threads."""
 MAX_ROUNDS = 4
 """Elements that `topk` takes by so many maxima of a row; more are taken from its sort. A maximum is
 a pass over what a block holds, a sort of 1024 elements 55 exchanges."""
@@ -154,16 +159,39 @@ def _first(x: Array, count: int, axis: int) -> Array:
 
 
 def _first_rounds(keys: Array, k: int, axis: int) -> Array:
-    """The positions of the k least keys, each found by a minimum over what the last ones left."""
+    """The positions of the k least keys, those of a long row among the k least of its chunks."""
     shape = keys.tensor.shape
-    pairs = paired(keys, Array(build.iota(shape, axis, dtypes.uint32)))
+    left = paired(keys, Array(build.iota(shape, axis, dtypes.uint32))).tensor
+    size = constant_value(shape[axis]) or 0
+    if k and size > LONGEST_ROW:
+        chunks = _chunks(left, axis, size)
+        least = build.concat(_rounds(chunks, k, axis + 1), axis + 1)
+        count = build.element_count(least.shape[axis : axis + 2])
+        left = build.reshape("topk", least, (*shape[:axis], count, *shape[axis + 1 :]))
+    found = [low_half(Array(t)).tensor for t in _rounds(left, k, axis)]
+    return Array(build.concat(found, axis)) if found else _first(low_half(Array(left)), 0, axis)
+
+
+def _chunks(t: Tensor, axis: int, size: int) -> Tensor:
+    """A row in chunks of one length, which a block holds, the last of them filled with what is
+    never among the least."""
+    count = -(-size // CHUNK)
+    each = -(-size // count)
+    ends = [count * each - size if a == axis else 0 for a in range(t.ndim)]
+    filled = build.resize(t, [0] * t.ndim, ends, t.dtype.integer_range[1])
+    shape = (*t.shape[:axis], Int(count), Int(each), *t.shape[axis + 1 :])
+    return build.reshape("topk", filled, shape)
+
+
+def _rounds(t: Tensor, k: int, axis: int) -> list[Tensor]:
+    """The k least elements, all different, each a minimum over what the last ones left."""
     found: list[Tensor] = []
-    left = pairs
+    left = Array(t)
     for _ in range(k):
         least = Array(build.reduce("min", left.tensor, (axis,), keepdims=True))
-        found.append(low_half(least).tensor)
+        found.append(least.tensor)
         left = where(equal(left, least), dtypes.uint64.integer_range[1], left)
-    return Array(build.concat(found, axis)) if found else _first(low_half(pairs), 0, axis)
+    return found
 
 
 # --- searches -----------------------------------------------------------------------------------
