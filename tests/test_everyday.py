@@ -184,6 +184,15 @@ SAME: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         ),
         (normal(3, 5),),
     ),
+    "conditions as numbers": (
+        lambda xp, x: (
+            (x > 0) * 1.0 + (x < -1) * x,
+            1 - (x > 0) + 2 * (x > 1),
+            xp.where(x > 0, x > 1, 2) * ((x < 1) + 0.5),
+        ),
+        (normal(4, 5),),
+    ),
+    "quotients and remainders": (lambda xp, x: divmod(x, 0.5) + divmod(2, x), (normal(7),)),
     "sorted by a column": (lambda xp, x: x[x[:, 0].argsort()], (normal(8, 3),)),
     "types that are asked for": (
         lambda xp, x: x * 2 if x.dtype == np.float32 and x.dtype != "int8" else x,

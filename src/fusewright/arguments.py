@@ -141,7 +141,7 @@ def _count(value: Any) -> int:
 def _path(value: Any) -> Any:
     if not isinstance(value, str | os.PathLike) or not os.fspath(cast("Any", value)):
         raise Unfit
-    text = os.fspath(cast("Any", value))
+    text = cast("object", os.fspath(cast("Any", value)))
     if not isinstance(text, str) or "\0" in text:
         raise Unfit
     return cast("Any", value)

@@ -7,6 +7,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,6 +188,11 @@ METHODS: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
     "argmin": (lambda x: x.argmin(0), lambda x: x.argmin(0)),
     "cumsum": (lambda x: x.cumsum(0), lambda x: x.cumsum(0)),
     "cumprod": (lambda x: x.cumprod(axis=1), lambda x: x.cumprod(axis=1)),
+    "argsort": (lambda x: x.argsort(0), lambda x: x.argsort(0)),
+    "diagonal": (
+        lambda x: x.diagonal(1) + x.diagonal()[:2],
+        lambda x: x.diagonal(1) + x[[0, 1], [0, 1]],
+    ),
     "reshape": (lambda x: x.reshape(3, -1) + x.reshape((3, 5)), lambda x: 2 * x.reshape(3, 5)),
     "flatten": (lambda x: x.flatten(), lambda x: x.flatten()),
     "ravel": (lambda x: x.ravel(), lambda x: x.ravel()),
@@ -410,3 +416,50 @@ def test_methods_of_dataclasses_and_copies() -> None:
     t = copy.deepcopy(s)
     t.by = t.by + 1
     np.testing.assert_allclose(t(X), X * (MEAN + 1), rtol=1e-6)
+
+
+class Activation(Enum):
+    RELU = 1
+    TANH = 2
+
+
+def test_what_is_named_is_a_part_of_the_structure() -> None:
+    """Dtypes, classes, members of enums and ranges choose a program, as numbers and texts do."""
+
+    @fw.fuse(device="sim")
+    def f(x: Any, named: Any) -> Any:
+        match named:
+            case Activation():
+                return fw.nn.relu(x) if named is Activation.RELU else fw.tanh(x)
+            case range():
+                return sum(x[k] for k in named)
+        return x.astype(named)
+
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    assert np.allclose(f(x, Activation.TANH), np.tanh(x), atol=1e-6)
+    assert np.array_equal(f(x, Activation.RELU), np.maximum(x, 0))
+    assert np.allclose(f(x, range(1, 3)), x[1] + x[2])
+    for named, dtype in ((np.float16, "f2"), (np.dtype("f8"), "f8"), (fw.int8, "i1"), (int, "i8")):
+        assert f(x, named).dtype == dtype
+    nested = {"kind": Activation.RELU, "x": [x, np.float16]}
+    leaves, tree = trees.flatten(nested)
+    assert trees.leaves(nested) == leaves and trees.unflatten(tree, leaves) == nested
+
+
+def test_an_attribute_that_is_a_dtype_is_asked_for_at_every_call() -> None:
+    class Cast:
+        to: Any = None
+
+        @fw.fuse(device="sim")
+        def run(self, x: Any) -> Any:
+            return x.astype(self.to)
+
+    cast = Cast()
+    for to in (np.float16, np.float64, np.float16):
+        cast.to = to
+        assert cast.run(np.ones(3, np.float32)).dtype == to
+
+
+def test_functions_are_bound_ahead() -> None:
+    with pytest.raises(fw.UserError, match=r"function is not an array.*functools.partial"):
+        fw.fuse(lambda x, f: f(x), device="sim")(np.ones(3, np.float32), fw.exp)

@@ -79,8 +79,8 @@ def as_operand(op: str, x: object) -> Array | bool | int | float | complex:
 
 
 def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
-    """The promoted dtype of the arrays, which every scalar can take: float32 for integers beside a
-    Python float."""
+    """The promoted dtype of the arrays, which every scalar can take: float32 for integers and bools
+    beside a Python float, int64 for bools beside an integer."""
     found = [x.dtype for x in operands if isinstance(x, Array)]
     if not found:
         raise UserError(f"{op}: no operand is an array; compute with Python scalars in Python")
@@ -92,8 +92,10 @@ def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
         if not all(x.is_known for x in operands if isinstance(x, Array)):
             raise UserError(f"{op}: complex numbers are not supported; use two real arrays")
         dtype = dtypes.promote(dtype, dtypes.complex64)
-    if dtype.is_integer and any(isinstance(x, float) for x in operands):
-        dtype = dtypes.float32
+    if dtype.kind == "bool" and any(isinstance(x, Expr) or type(x) is int for x in operands):
+        dtype = dtypes.int64
+    if not dtype.is_float and any(isinstance(x, float) for x in operands):
+        dtype = dtype if dtype.is_complex else dtypes.float32
     for x in operands:
         if isinstance(x, Expr):
             check_size(op, x, dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
 
@@ -15,8 +16,8 @@ MAX_ELEMENTS = 2**63 - 1
 
 def check_count(op: str, shape: Iterable[object]) -> None:
     """UserError for a shape whose integer sizes give more elements than an index can count."""
-    sizes = [s for s in shape if isinstance(s, int | np.integer)]
-    if math.prod(map(int, sizes)) > MAX_ELEMENTS:
+    sizes = [int(cast("int", s)) for s in shape if isinstance(s, int | np.integer)]
+    if math.prod(sizes) > MAX_ELEMENTS:
         raise UserError(
             f"{op}: the sizes {tuple(sizes)} give more than {MAX_ELEMENTS} elements, the most that "
             "an index of 64 bits can count"

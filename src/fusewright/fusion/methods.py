@@ -211,6 +211,13 @@ class Methods:
         """The product of matrices, `fw.matmul`."""
         return _functions().matmul(self, other)
 
+    def __divmod__(self, other: Any) -> Any:
+        """`x // other` and `x % other`."""
+        return self // other, self % other  # pyright: ignore[reportOperatorIssue]
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
     # numpy's functions
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -1,5 +1,6 @@
 """Nested structures of arguments and results: tuples, lists, dicts, dataclasses and registered
-classes, None and Python scalars.
+classes, None, Python scalars, and what is named rather than computed: dtypes, classes, members of
+enums, ranges.
 
 `flatten` takes a structure apart into its leaves and a `Tree`, which compares by value and puts
 leaves together again. Whatever is not a container or static is a leaf.
@@ -9,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
-from fusewright.dtypes import scalar_text
+import numpy as np
+
+from fusewright.dtypes import DType, scalar_text
 from fusewright.errors import UserError
 from fusewright.fusion import objects
 
@@ -23,9 +28,10 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """None or a Python scalar or string: part of the structure; `kind` tells 1 from True."""
+    """None, a Python scalar or string, a dtype, a class, a member of an enum or a range: part of
+    the structure; `kind` tells 1 from True."""
 
-    value: bool | int | float | str | None
+    value: Any
     kind: type
 
 
@@ -49,7 +55,16 @@ LEAF = Leaf()
 _CONTAINERS = (tuple, list, dict)
 MAX_DEPTH = 100
 """Levels of a structure: every function on trees takes a few frames of Python's stack for each."""
-_STATIC = frozenset((bool, int, float, str))
+_SCALARS = (bool, int, float, str)
+_NAMED = (Enum, type, DType, np.dtype, range)
+
+
+@lru_cache(maxsize=256)
+def _is_static(kind: type) -> bool:
+    """Whether values of a type are part of the structure: they compare by what they are, and no
+    program computes with them. Dtypes of torch are known by their names."""
+    is_torch = (kind.__module__, kind.__name__) == ("torch", "dtype")
+    return is_torch or issubclass(kind, (*_SCALARS, *_NAMED))
 
 
 def flatten(structure: object) -> tuple[list[Any], Tree]:
@@ -61,7 +76,7 @@ def flatten(structure: object) -> tuple[list[Any], Tree]:
 
 def _flatten(x: object, leaves: list[Any], around: list[int]) -> Tree:
     """`around` are the containers that hold x, outermost first."""
-    if x is None or isinstance(x, (bool, int, float, str)):
+    if x is None or _is_static(type(x)):
         return Static(x, type(x))
     kind, keys, items = _opened(x)
     if kind is None:
@@ -139,7 +154,7 @@ def _collect(x: Any, found: list[Any]) -> None:
     elif kind is dict:
         for item in x.values():
             _collect(item, found)
-    elif x is not None and kind not in _STATIC:
+    elif x is not None and not _is_static(kind):
         found.append(x)
 
 
@@ -205,7 +220,8 @@ def key(tree: Tree) -> Hashable:
     if isinstance(tree, Number):
         return "number"
     if isinstance(tree, Static):
-        return tree.kind, scalar_text(tree.value)
+        is_text = tree.value is None or issubclass(tree.kind, _SCALARS)
+        return tree.kind, scalar_text(tree.value) if is_text else tree.value
     named = tree.keys and (tree.keys, repr(tree.keys))
     return tree.kind, named, *[key(item) for item in tree.items]
 

@@ -116,6 +116,7 @@ def describe(array: object) -> ArrayInfo:
     raise UserError(
         f"{type(array).__module__}.{type(array).__qualname__} is not an array; pass a numpy, "
         "torch, cupy or jax array, or anything with __cuda_array_interface__ or __dlpack__"
+        + ("; bind a function ahead of fw.fuse: functools.partial" if callable(array) else "")
     )
 
 
