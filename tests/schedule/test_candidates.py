@@ -198,8 +198,12 @@ def refused(name: str) -> dict[str, str]:
     ("name", "what", "why"),
     [
         ("softmax", "row in a cluster", "a row fits a block"),
-        ("softmax in a cluster", "row in shared memory", "96000 bytes, more than 3072"),
-        ("softmax of an odd length", "row in shared memory", "16416 bytes, more than 3072"),
+        (
+            "softmax in a cluster",
+            "row in shared memory, 512 threads",
+            "96000 bytes, more than 3072",
+        ),
+        ("softmax of an odd length", "row in shared memory, 352 threads", "16416 bytes, more than"),
         (
             "softmax that fits nowhere",
             "row in a cluster of 2, 64 bytes a thread",
