@@ -206,8 +206,8 @@ def refused(name: str) -> dict[str, str]:
         ("softmax of an odd length", "row in shared memory, 352 threads", "16416 bytes, more than"),
         (
             "softmax that fits nowhere",
-            "row in a cluster of 2, 64 bytes a thread",
-            "in shared memory or",
+            "row in registers of a cluster of 2, 512 threads",
+            "320 bytes a thread, more than 128",
         ),
         ("softmax of many odd rows", "the same with 2 rows at once", "others in each row"),
         ("softmax", "the same with 2 rows at once", "128 bytes a thread, more than 64"),
