@@ -6,6 +6,7 @@ import os
 
 import fuzz_compare
 import pytest
+from fuzz_operands import OperandDrawn
 from fuzz_products import Drawn, WideDrawn
 
 import fusewright as fw
@@ -41,7 +42,7 @@ def program_of_wide(drawn: WideDrawn) -> Program:
         return build(fusion, program.target, chosen)
 
 
-def problem_of(program: Program, drawn: Drawn | WideDrawn) -> str | None:
+def problem_of(program: Program, drawn: Drawn | WideDrawn | OperandDrawn) -> str | None:
     arrays = drawn.arrays()
     result = program.simulate(*arrays)
     if result.races:
@@ -59,6 +60,17 @@ def test_few_products(seed: int) -> None:
 def test_few_products_of_any_type(seed: int) -> None:
     drawn = WideDrawn(seed)
     assert problem_of(program_of_wide(drawn), drawn) is None, seed
+
+
+def problem_of_operands(seed: int) -> str | None:
+    drawn = OperandDrawn(seed)
+    target = ("sm_90a", "sm_90a", "sm_80")[seed % 3]
+    return problem_of(fw.compile(fw.trace(drawn, *drawn.specs()), target=target), drawn)
+
+
+@pytest.mark.parametrize("seed", [1031, 3025])
+def test_few_products_of_operands_that_lie_anyhow(seed: int) -> None:
+    assert problem_of_operands(seed) is None, str(OperandDrawn(seed))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -87,3 +99,11 @@ def test_products_of_any_type(start: int) -> None:
     for seed in range(start, start + CHUNK):
         drawn = WideDrawn(seed)
         assert problem_of(program_of_wide(drawn), drawn) is None, seed
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("start", range(START, START + COUNT, CHUNK))
+def test_products_of_operands_that_lie_anyhow(start: int) -> None:
+    print(f"seeds {start} to {start + CHUNK - 1}")
+    for seed in range(start, start + CHUNK):
+        assert problem_of_operands(seed) is None, str(OperandDrawn(seed))

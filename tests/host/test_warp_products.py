@@ -88,3 +88,20 @@ def test_misaligned_memory_is_copied_by_fewer_bytes() -> None:
     program = _compiled(fw.matmul, (256, 512), (512, 256), target="sm_80", alignment=4)
     assert _count(program, LdMatrix)
     assert " width 2" in str(program.kernels[0].ir)
+
+
+def test_an_operand_that_is_moved_is_stored_and_the_other_one_is_read_in_place() -> None:
+    """The crop of the second operand has rows of odd length where it is stored, which nobody copies
+    by words, and even ones where it lies."""
+
+    def fn(a: fw.Array, b: fw.Array) -> fw.Array:
+        return fw.matmul(fw.flip(a, axis=-1), b[1:131, 4:67])
+
+    program = _compiled(fn, (63, 130), (133, 68), target="sm_90a")
+    assert len(program.kernels) == 2 and _count(program, LdMatrix)
+    rng = np.random.default_rng(1)
+    a, b = (rng.normal(size=n).astype(fw.bfloat16.numpy) for n in ((63, 130), (133, 68)))
+    result = program.simulate(a, b)
+    assert result.races == []
+    wanted = a[:, ::-1].astype(np.float64) @ b[1:131, 4:67].astype(np.float64)
+    assert np.abs(result.outputs[0].astype(np.float64) - wanted).max() <= 2**-7 * wanted.max()

@@ -22,6 +22,7 @@ from fusewright.fusion.ir import (
     IndexMap,
     Input,
     Insert,
+    MatMul,
     OwnKernel,
     Pointwise,
     Reduce,
@@ -45,6 +46,7 @@ from fusewright.host.groups import (
     own_problem,
     union,
 )
+from fusewright.host.products import is_reading, view_of
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 from fusewright.host.shared_loops import (
     form_of_sums,
@@ -123,9 +125,28 @@ class _Former:
             self._store_parts(t)
         if self._join_makers(t, slice(1, None)):
             return
+        if not self._makes(t):
+            self._store_multiplied(t)
+            if not self._makes(t):
+                self._alone(t)
+
+    def _makes(self, t: Tensor) -> bool:
+        """Whether an op, with the views that it reads through, is a kernel."""
         views, sources = self._views(t)
-        if self._try_reading([], [], sources, [*views, t], self._next()) is not None:
-            self._alone(t)
+        return self._try_reading([], [], sources, [*views, t], self._next()) is None
+
+    def _store_multiplied(self, t: Tensor) -> None:
+        """Stores the operands of a product that are no views by strides, in kernels of their own,
+        so that it reads the other one where it lies.
+
+        k1: flip(a) @ b[1:]   ->   k1: c = flip(a);  k2: c @ b[1:]
+        """
+        if not isinstance(t.op, MatMul):
+            return
+        for o in dict.fromkeys(t.op.operands):
+            is_far = o not in self.home and is_reading(o) and view_of(o) is None
+            if is_far and not self._makes(o):
+                self._alone(o)
 
     def _join_makers(self, t: Tensor, choices: slice) -> bool:
         """Puts an op into a union of the groups that make its operands, of these choices of them;
