@@ -11,6 +11,8 @@ import pytest
 
 import fusewright as fw
 from fusewright.gates.code import code_problems
+from fusewright.kir.ir import Load, Memory
+from fusewright.kir.traverse import walk_statements
 
 MOVES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "flip both": (lambda x: fw.flip(x) * 2, lambda x: np.flip(x) * 2),
@@ -45,6 +47,44 @@ def test_moves_of_a_transposed_input_go_through_tiles(
     )
     found = fw.verify(k, x)
     assert not found.missing and not found.redundant
+
+
+SHIFTS: dict[str, Callable[[Any], Any]] = {
+    "crop": lambda x: x[4:, 8:] * 2,
+    "shift and itself": lambda x: fw.pad(x, ((0, 0), (1, -1))) + x,
+    "pad": lambda x: fw.pad(x, ((1, 0), (5, 3)), constant_values=7) * 2,
+    "neighbours": lambda x: x[2:] - x[:-2] + x[1:-1],
+    "neighbours across": lambda x: x[:, 1:] - x[:, :-1],
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", SHIFTS)
+def test_crops_and_pads_of_an_argument_that_lies_across_go_through_tiles(
+    name: str, dtype: str
+) -> None:
+    """The loads of a tile, or those beside it, are shifted; a copy in the order of axes is none."""
+    spec = fw.TensorSpec((136, 264), dtype, strides=(1, 136))
+    fusion = fw.trace(SHIFTS[name], spec)
+    program = fw.compile(fusion)
+    (k,) = program.kernels
+    assert k.heuristic is not None and k.heuristic.scheduler == "transpose"
+    x = np.random.default_rng(3).integers(-9, 9, (264, 136)).astype(spec.dtype.numpy).T
+    result = program.simulate(x)
+    assert not result.races
+    (want,) = fw.evaluate(fusion, x)
+    np.testing.assert_array_equal(result.outputs[0], want)
+    assert not k.resources().spill_stores
+
+
+def test_what_is_shifted_by_whole_words_is_read_in_words() -> None:
+    """Rows are whole words of four elements, and so is what the pad puts before them."""
+    spec = fw.TensorSpec((516, 256), "bfloat16", strides=(1, 516))
+    (k,) = fw.compile(fw.trace(lambda x: fw.pad(x, ((4, 0), (3, 5))) * 2, spec)).kernels
+    reads = [
+        s for s in walk_statements(k.ir) if isinstance(s, Load) and s.src.memory is Memory.GLOBAL
+    ]
+    assert reads and all(s.width == 4 and not s.lanes.is_cut for s in reads)
 
 
 def test_what_two_coordinates_decide_is_read_as_it_lies() -> None:

@@ -13,8 +13,9 @@ from itertools import pairwise
 
 from fusewright.axes.classes import Atom, AxisClass, AxisGraph
 from fusewright.axes.frames import Computed, Gathered, OperandAxis, Pinned
-from fusewright.core.expr import ONE, Expr, constant_value, is_multiple, variables
+from fusewright.core.expr import ONE, ZERO, Expr, constant_value, is_multiple, variables
 from fusewright.core.substitution import estimate
+from fusewright.fusion.ir import Resize
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import numel
@@ -26,12 +27,15 @@ from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES
 class Walk:
     """One access to global memory: operand `position` of `stage`, or for None what it writes.
     `strides` in elements, for the dimensions that the tensor has. `moved`: those along which it
-    goes to other places, of its own for each coordinate, as a flip, a roll or a pad does."""
+    goes to other places, of its own for each coordinate, as a flip or a roll does, or all so far
+    apart, as a crop or a pad does: these are `shifted`, by `offset` elements of memory in all."""
 
     stage: Stage
     position: int | None
     strides: dict[AxisClass, Expr]
     moved: frozenset[AxisClass] = frozenset()
+    shifted: frozenset[AxisClass] = frozenset()
+    offset: Expr = ZERO
 
     @property
     def tensor(self) -> Stage:
@@ -62,14 +66,17 @@ class Walk:
 
     def word_width(self) -> int:
         """The same where each access has to be a word of memory; what is moved along the fast
-        dimension is accessed one by one."""
+        dimension is accessed one by one, unless it is shifted by whole words."""
         fast = self.fast
-        if fast in self.moved:
+        if fast in self.moved - self.shifted:
             return 1
         width = self._words_from()
-        while fast is not None and width > 1 and not self.has_rows_of(width):
+        while fast is not None and width > 1 and not self._begins_in_words(width):
             width //= 2
         return width
+
+    def _begins_in_words(self, width: int) -> bool:
+        return self.has_rows_of(width) and is_multiple(self.offset, width)
 
     def has_rows_of(self, width: int) -> bool:
         """Whether rows along the fast dimension are so many elements each, or several times, and
@@ -102,6 +109,8 @@ class _Access:
     position: int | None
     axes: tuple[tuple[AxisClass, Expr], ...]
     moved: frozenset[AxisClass]
+    shifted: frozenset[AxisClass]
+    offset: Expr
 
 
 def traffic(flow: Dataflow, reference: Stage) -> Traffic:
@@ -120,6 +129,8 @@ def traffic(flow: Dataflow, reference: Stage) -> Traffic:
             a.position,
             {m: t[group[-1]] for m, group in merged.items() if group[-1] in t},
             frozenset(m for m in merged if graph.depends(m, tuple(a.moved))),
+            frozenset(m for m in merged if graph.depends(m, tuple(a.shifted))),
+            a.offset,
         )
         for a, t in told
     ]
@@ -141,20 +152,36 @@ def _accesses(s: Stage) -> Iterable[_Access]:
         told = [(_class_of(s, c), stride) for c, stride in sized]
         known = [(c, stride) for c, stride in told if c is not None]
         if len(known) == len(sized) == len({c for c, _ in known}):
-            computed_at = (isinstance(c, Computed) for c, _ in sized)
-            moved = (c for (c, _), m in zip(known, computed_at, strict=True) if m)
-            yield _Access(s, position, tuple(known), frozenset(moved))
+            pairs = [(own, c) for (own, _), (c, _) in zip(known, sized, strict=True)]
+            moved = frozenset(own for own, c in pairs if own is not c)
+            shifted = frozenset(own for own, c in pairs if isinstance(c, AxisClass)) & moved
+            offset = ZERO if position is None else _offset(s, tensor)
+            yield _Access(s, position, tuple(known), moved, shifted, offset)
 
 
 def _class_of(s: Stage, c: OperandAxis) -> AxisClass | None:
     """The class along which an axis is accessed: that of the one coordinate which decides the
-    place; None for several, or none."""
+    place, or that which a crop or a pad makes of it; None for several, or none."""
     if isinstance(c, AxisClass):
-        return c
+        return _resized(s).get(c, c)
     if not isinstance(c, Computed):
         return None
     deciding = [k for k, v in enumerate(c.coordinates) if v in variables(c.index)]
     return s.frame.output[deciding[0]] if len(deciding) == 1 else None
+
+
+def _resized(s: Stage) -> dict[AxisClass, AxisClass]:
+    """For the axes of what a stage crops or pads those that it makes of them."""
+    if not isinstance(s.op, Resize):
+        return {}
+    pairs = zip(s.frame.operands[0], s.frame.output, strict=True)
+    return {c: own for c, own in pairs if isinstance(c, AxisClass)}
+
+
+def _offset(s: Stage, tensor: Stage) -> Expr:
+    """By how many elements of memory a crop or a pad reads a tensor behind its own place."""
+    low = s.op.low if isinstance(s.op, Resize) else ()
+    return sum((n * -stride for n, stride in zip(low, strides_of(tensor), strict=False)), ZERO)
 
 
 def _borders(classes: Iterable[AxisClass]) -> dict[Atom, list[int]]:

@@ -216,8 +216,10 @@ def _joined(graph: AxisGraph, found: Traffic, dims: Sequence[AxisClass]) -> Traf
         strides = {d: s for d, s in w.strides.items() if not (adjacent and d in dims[1:])}
         if dims[0] in strides:
             strides[whole] = strides.pop(dims[0])
-        moved = frozenset(whole if d in dims else d for d in w.moved)
-        walks.append(Walk(w.stage, w.position, strides, moved))
+        moved, shifted = (
+            frozenset(whole if d in dims else d for d in some) for some in (w.moved, w.shifted)
+        )
+        walks.append(replace(w, strides=strides, moved=moved, shifted=shifted))
     kept = [whole if d is dims[0] else d for d in found.dims if d not in dims[1:]]
     return Traffic(tuple(kept), tuple(walks))
 
