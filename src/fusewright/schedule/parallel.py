@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.choice import Choice
+from fusewright.choice import Choice
 
 
 class Parallel(Choice):
