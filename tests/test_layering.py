@@ -19,7 +19,7 @@ PACKAGE = ROOT / "fusewright"
 
 # Top to bottom; layers on one line do not import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("choice", "errors"),
     ("arguments",),
     ("collection", "knobs", "memory"),
     ("logs", "progress"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusewright.core.choice import Choice
+from fusewright.choice import Choice
 
 
 class Memory(Choice):

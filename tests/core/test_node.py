@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.work import calls
 
-from fusewright.core.choice import Choice
+from fusewright.choice import Choice
 from fusewright.core.node import (
     Node,
     children,

@@ -32,18 +32,18 @@ class Expr(Symbolic):
     divisor: int
 
     def __add__(self, other: IntLike) -> Expr:
-        return add(self, other) if _is_operand(other) else NotImplemented
+        return add(self, other) if is_integer(other) else NotImplemented
 
     __radd__ = __add__
 
     def __sub__(self, other: IntLike) -> Expr:
-        return add(self, mul(other, -1)) if _is_operand(other) else NotImplemented
+        return add(self, mul(other, -1)) if is_integer(other) else NotImplemented
 
     def __rsub__(self, other: IntLike) -> Expr:
         return add(other, mul(self, -1)) if is_integer(other) else NotImplemented
 
     def __mul__(self, other: IntLike) -> Expr:
-        return mul(self, other) if _is_operand(other) else NotImplemented
+        return mul(self, other) if is_integer(other) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -55,10 +55,6 @@ class Expr(Symbolic):
 
     def __mod__(self, other: IntLike) -> Expr:
         return mod(self, other) if is_integer(other) else NotImplemented
-
-
-def _is_operand(x: object) -> bool:
-    return isinstance(x, Expr) or is_integer(x)
 
 
 class Int(Expr):

@@ -80,7 +80,11 @@ class Symbolic:
 
 def is_integer(x: object) -> bool:
     """Whether operators of expressions take a value."""
-    return isinstance(x, Symbolic | int | Integral)
+    return isinstance(x, Symbolic) or _is_number(x)
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, int | Integral)
 
 
 def walk(e: Symbolic) -> Iterator[Symbolic]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeAlias
 
-from fusewright.core.choice import Choice
+from fusewright.choice import Choice
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import ZERO, Expr, Var
 from fusewright.core.node import Node

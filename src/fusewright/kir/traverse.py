@@ -90,7 +90,7 @@ def walk_statements(node: Node) -> Iterator[Statement]:
             open_.pop()
 
 
-def all_variables(e: Expr | Cond) -> tuple[Var, ...]:
+def all_variables(e: Symbolic) -> tuple[Var, ...]:
     """The variables of `e`, and those in the register positions it gathers through."""
     found: dict[Var, None] = {}
     for v in variables(e):

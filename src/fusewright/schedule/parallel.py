@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.choice import Choice
+from fusewright.choice import Choice
 from fusewright.core.substitution import estimate
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.core.choice import Choice
+from fusewright.choice import Choice
 from fusewright.core.conditions import TRUE, Cond, negate
 from fusewright.core.expr import Expr, add
 from fusewright.core.memo import Memo

@@ -166,8 +166,8 @@ class _Commits:
 
     def position(self, op: Instance) -> tuple[int, int]:
         """Where an operation stands among the commits of its agent, and of all threads."""
-        mine, every = (bisect_right(self.times.get(a, ()), op.time) for a in (op.agent, None))
-        return mine, every
+        mine = bisect_right(self.times.get(op.agent, ()), op.time)
+        return mine, bisect_right(self.times.get(None, ()), op.time)
 
     def count(self, op: Instance, stop: int, branches: frozenset[Branch]) -> int:
         """Those that the threads of an operation come to certainly before a time, when they are in

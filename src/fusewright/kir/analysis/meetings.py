@@ -20,6 +20,7 @@ import numpy as np
 
 from fusewright.kir.analysis.accesses import Access, Found, Moment, find
 from fusewright.kir.analysis.async_run import Agent, Branch, Instance, agent_of
+from fusewright.kir.analysis.completion import Completions
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
 from fusewright.kir.analysis.places import are_of_different_blocks
@@ -150,6 +151,10 @@ class _Touched:
         return tuple(self.coords[k].tolist())
 
 
+_Ends: TypeAlias = dict[tuple[_Touched, Agent], list[int]]
+"""By loads that an mbarrier counts, and by who waits, when each is known to be complete."""
+
+
 def _touched(f: Footprint, found: Found, line: Timeline, *, exact: bool) -> _Touched:
     a = f.access
     if a.moment is Moment.ISSUE:
@@ -189,6 +194,7 @@ def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline, first
     prints = [f for f in space.footprints if f.access.moment is not Moment.DONE]
     exact = all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1
     touched = [_touched(f, found, line, exact=exact) for f in prints]
+    ended: _Ends = {}
     for a in touched:
         if a.access.moment is not Moment.ISSUE:
             continue
@@ -203,7 +209,7 @@ def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline, first
                 continue
             x, y = a.access, b.access
             if are_concurrent(x.site, y.site):
-                met = _across(a, b, issues, meets, found)
+                met = _across(a, b, issues, meets, found, ended)
             else:
                 met = _behind(a, b, issues, meets)
             for issue, by in met:
@@ -253,7 +259,12 @@ def _first_behind(a: _Touched, b: _Touched, meets: Array) -> Iterator[tuple[int,
 
 
 def _across(
-    a: _Touched, b: _Touched, issues: Sequence[Instance], meets: Array, found: Found
+    a: _Touched,
+    b: _Touched,
+    issues: Sequence[Instance],
+    meets: Array,
+    found: Found,
+    known: _Ends,
 ) -> Iterator[tuple[Instance, _By]]:
     """Operations that another role meets before they begin, behind the last time that it is known
     to them to have met them: they are to be complete before the arrival by which it knows of them.
@@ -261,11 +272,7 @@ def _across(
     done, roles = found.completions, found.completions.roles
     f, g = a.access, b.access
     of, to = agent_of(f.site), agent_of(g.site)
-    loads: dict[tuple[int, ...], Instance] = {}
-    rows: list[list[int]] = []
-    if g.use.completes.by_mbarrier:
-        loads = {i.coords: i for i in done.instances(g.order)}
-        rows = b.coords.tolist()
+    ended = _ended(b, of, done, known)
     order = np.argsort(b.times, kind="stable")
     met_by = [order[meets[kind][b.kind[order]]] for kind in range(len(a.cells))]
     times = [b.times[found].tolist() for found in met_by]
@@ -275,21 +282,33 @@ def _across(
         first = 0 if past is None else bisect_left(times[kind], past.time)
         for at in range(first, len(times[kind])):
             time, k = times[kind][at], int(met_by[kind][at])
-            load = loads.get(tuple(rows[k])) if loads else None
-            if load is not None and _is_awaited(done.ends_of(load, WITH_PHASE), of, issue.time):
+            if ended is not None and ended[k] < issue.time:
                 continue
             arrival = roles.arrival_known(of, to, g.use.issuer, time)
             if arrival is None or arrival.time < issue.time or f.use.completes.by_mbarrier:
                 yield issue, _By(g.site, partial(b.coords_of, k), time, to, g.use.issuer)
             else:
                 place, coords = found.places[arrival.order], arrival.coords
-                yield issue, _By(place, lambda c=coords: c, arrival.time, of, g.use.issuer)
+                yield (
+                    issue,
+                    _By(place, partial(tuple[int, ...], coords), arrival.time, of, g.use.issuer),
+                )
             break
 
 
-def _is_awaited(ends: Sequence[Instance], agent: Agent, time: int) -> bool:
-    """Whether an agent comes to one of these waits before a time."""
-    return any(e.time < time and e.agent == agent for e in ends)
+def _ended(b: _Touched, agent: Agent, done: Completions, known: _Ends) -> list[int] | None:
+    """By instance of a load that an mbarrier counts, when an agent first comes to a wait behind
+    which it is complete; None for other accesses."""
+    if not b.access.use.completes.by_mbarrier:
+        return None
+    if (b, agent) not in known:
+        loads = {i.coords: i for i in done.instances(b.access.order)}
+        found = (loads.get(tuple(row)) for row in b.coords.tolist())
+        ends = (() if load is None else done.ends_of(load, WITH_PHASE) for load in found)
+        known[b, agent] = [
+            min((e.time for e in each if e.agent == agent), default=NEVER) for each in ends
+        ]
+    return known[b, agent]
 
 
 # --- registers ----------------------------------------------------------------------------------

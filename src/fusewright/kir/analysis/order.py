@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from fusewright.core.choice import Choice
+from fusewright.choice import Choice
 from fusewright.core.conditions import prove, substitute_condition
 from fusewright.core.expr import variables
 from fusewright.kir.analysis.sites import (

@@ -57,8 +57,6 @@ def _statement(s: Statement, known: frozenset[Cond]) -> Statement | Iterable[Sta
         case If():
             return _if(s, known)
         case Guarded():
-            if s.predicate is TRUE:
-                return s
             predicate = settle(s.predicate, known)
             return s.where_false() if predicate == FALSE else s.where(predicate)
         case _:
