@@ -52,8 +52,8 @@ def switches_of(compile_: Callable[[], object]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     run = pipeline.run_pass
 
-    def observed(p: pipeline.Pass, kernel: Kernel, target: Target, *, spec: int) -> Kernel:
-        new = run(p, kernel, target, spec=spec)
+    def observed(p: pipeline.Pass, kernel: Kernel, target: Target, **checks: Any) -> Kernel:
+        new = run(p, kernel, target, **checks)
         for name, (part, instead) in SWITCHES.items():
             if part == p.name and name not in found:
                 other = kernel if instead is None else instead(kernel, target)

@@ -183,6 +183,11 @@ def fused(fn: Any = scaled, x: Any = X, **options: Any) -> str:
     return f"{p.target.arch} {made} {p.fusion} {p.host}"
 
 
+def shared(is_allowed: bool) -> object:
+    p = fw.compile(fw.trace(lambda x: x.T, S), alias_results=is_allowed)
+    return len(p.launches)
+
+
 def verified(**options: Any) -> str:
     r = fw.verify(options.pop("kernel", PROGRAM), *options.pop("arrays", ()), **options)
     return f"{len(r.necessary)} {r.redundant} {r.missing} {r.witnesses}"
@@ -256,6 +261,7 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda: str(fw.compile(fw.trace(fw.exp, S)).layouts),
             lambda: str(fw.compile(fw.trace(fw.exp, S), out_layouts=[(1, 0)]).layouts),
         ),
+        "alias_results": (lambda: shared(False), lambda: shared(True)),
     },
     "config": {
         "changes": (configured, lambda: configured(execution="stream")),
@@ -271,6 +277,10 @@ ROWS: dict[str, dict[str, Row]] = {
         "out_layouts": (
             lambda: fused(lambda x: x + 1, out_layouts=None),
             lambda: fused(lambda x: x + 1, out_layouts=[(1, 0)]),
+        ),
+        "alias_results": (
+            lambda: fused(lambda x: x.T),
+            lambda: fused(lambda x: x.T, alias_results=True),
         ),
         "dynamic": (fused, lambda: fused(dynamic=True)),
         "donate": (fused, (lambda: fused(donate=("q",)), "q")),

@@ -19,6 +19,7 @@ from fusewright.fusion import array as array_module
 from fusewright.kir import pipeline
 from fusewright.progress import AFTER, told
 from fusewright.runtime import builds
+from fusewright.schedule.heuristics import rating
 
 X = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
 
@@ -105,8 +106,8 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, at: i
         (array_module, "calling_line", 3),
         (driver, "chosen_form", 1),
         (driver, "place", 1),
-        (driver, "schedule_group", 1),
-        (driver, "schedule_group", 2),
+        (rating, "schedule_group", 1),
+        (rating, "schedule_group", 2),
         (driver, "lower", 1),
         (pipeline, "run_pass", 7),
         (pipeline, "run_pass", 40),

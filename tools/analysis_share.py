@@ -72,9 +72,9 @@ def timed_passes(seconds: dict[str, float]) -> Iterator[None]:
     """Adds up what the passes and the checks of syncs and memory take while this is open."""
     run, checks = pipeline.run_pass, spec.CHECKS
 
-    def timed_run(p: pipeline.Pass, kernel: Kernel, target: Target, *, spec: int) -> Kernel:
+    def timed_run(p: pipeline.Pass, kernel: Kernel, target: Target, **checks: Any) -> Kernel:
         own = replace(p, run=lambda k, t: timed(p.name, lambda: p.run(k, t)))
-        return run(own, kernel, target, spec=spec)
+        return run(own, kernel, target, **checks)
 
     def timed(name: str, work: Callable[[], T]) -> T:
         start = time.process_time()

@@ -12,7 +12,7 @@ import fusewright as fw
 from fusewright.forms import chosen_form
 from fusewright.fusion.ir import Fusion, Input
 from fusewright.fusion.passes.merge_axes import merge_axes
-from fusewright.schedule.heuristics.rating import Decision
+from fusewright.schedule.heuristics.rating import Decisions
 from fusewright.target import target_of
 
 LAST = (64, 56, 56, 96)
@@ -142,11 +142,11 @@ def test_spellings_of_one_program_take_the_same_kernels() -> None:
 
 def test_kernels_of_the_same_operations_are_scheduled_once() -> None:
     """A sum of all elements in two kernels takes two over merged axes, too."""
-    target, seen = target_of("sm_90a"), dict[object, Decision]()
+    target, seen = target_of("sm_90a"), Decisions()
     whole = traced(fw.sum, fw.TensorSpec((64, 128, 512), "float32"))
     form = chosen_form(whole, target, decisions=seen)
     assert merge_axes(whole) is not whole and len(form.formation.groups) == 2
-    assert len(seen) == 2
+    assert len(seen.made) == 2
 
 
 def test_what_repeats_along_a_row_is_not_held_for_it() -> None:

@@ -84,8 +84,10 @@ FREE_IN_TURNS = {
     ("ProxyFence", "", "up", "WarpSync"): OF_ONE_THREAD,
     ("SemaphoreLeave", "", "down", "NamedSync"): LEAVES,
     ("SemaphoreLeave", "", "down", "BlockSync"): LEAVES,
+    ("SemaphoreLeave", "", "down", "WarpSync"): LEAVES,
     ("NamedSync", "", "up", "SemaphoreLeave"): LEAVES,
     ("BlockSync", "", "up", "SemaphoreLeave"): LEAVES,
+    ("WarpSync", "", "up", "SemaphoreLeave"): LEAVES,
 }
 """The same in kernels whose blocks take turns or gather."""
 

@@ -34,26 +34,25 @@ def crop_reductions(fusion: Fusion) -> Fusion:
     order:    behind decompose, which spells norms in reductions; before hoist_crops, which takes
               the crops on through views
     """
-    uses = fusion.uses()
-    found: dict[Tensor, Tensor] = {}
-    for t in fusion.values:
-        if is_crop(t):
-            part = _Part(uses, set(fusion.outputs), t)
-            made = part.made()
-            if made is not None:
-                found[t] = made
+    uses, outputs = fusion.uses(), set(fusion.outputs)
+    new: dict[Tensor, Tensor] = {}
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return found.get(t)
+        new.update(zip(t.op.operands, operands, strict=True))
+        return _Part(uses, outputs, t, new).made() if is_crop(t) else None
 
-    return rebuild(fusion, replace) if found else fusion
+    return rebuild(fusion, replace)
 
 
 class _Part:
-    """The values that a crop alone needs, each with what is taken off it."""
+    """The values that a crop alone needs, each with what is taken off it. `new`: what has become of
+    the operands of values before the crop."""
 
-    def __init__(self, uses: Readers, outputs: set[Tensor], crop: Tensor) -> None:
+    def __init__(
+        self, uses: Readers, outputs: set[Tensor], crop: Tensor, new: Mapping[Tensor, Tensor]
+    ) -> None:
         assert isinstance(crop.op, Resize)
+        self._new = new
         self._uses = uses
         self._outputs = outputs
         self._crop = crop
@@ -98,14 +97,14 @@ class _Part:
     def _value(self, t: Tensor, edges: Edges) -> Tensor:
         """A value without what is taken off it."""
         if all(e == WHOLE for e in edges):
-            return t
+            return self._new[t]
         if t in self._known:
             return self._known[t]
         shape = tuple(add(n, *e) for n, e in zip(t.shape, edges, strict=True))
         if self._edges.get(t) != edges:
             low, high = tuple(a for a, _ in edges), tuple(b for _, b in edges)
             fill = t.dtype.numpy.type(0).item()
-            return Tensor("", shape, t.dtype, Resize((t,), low, high, fill), t.source)
+            return Tensor("", shape, t.dtype, Resize((self._new[t],), low, high, fill), t.source)
         operands = tuple(
             self._value(o, _edges_below(t, k, edges) or ()) for k, o in enumerate(t.op.operands)
         )
