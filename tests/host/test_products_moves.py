@@ -48,6 +48,7 @@ FREE = {
     ("MbarArrive", "", "down", "MbarArrive"): BLOCKS_APART,
     ("MbarArrive", "", "up", "MbarArrive"): BLOCKS_APART,
     ("MbarArrive", "", "down", "AsyncWait"): "later is safe: operands are free already",
+    ("MbarArrive", "", "down", "Store"): "later is safe: operands are free already",
     ("MbarExpect", "", "down", "BoxLoad"): (
         "the phase stays open until the arrival that comes with the expected bytes; bytes may come "
         "before (PTX ISA, mbarrier: expect-tx and complete-tx)"
