@@ -66,6 +66,8 @@ REGISTERS = "a wait for products is for registers, the other for memory"
 OWN_PART = "the fence is for the block's part in shared memory, which the turn does not guard"
 OF_ONE_THREAD = "the thread that acquires fences and issues the reduction itself"
 LEAVES = "who leaves hands nothing on"
+IN_REGISTERS = "the statement computes in registers"
+OPERANDS = "the arrival hands back operands, the turn is for results"
 FREE_IN_TURNS = {
     ("MbarExpect", "", "up", ""): NOTHING,
     ("SemaphoreAcquire", "", "up", "For"): EARLIER,
@@ -83,6 +85,9 @@ FREE_IN_TURNS = {
     ("WarpSync", "", "down", "ProxyFence"): OF_ONE_THREAD,
     ("ProxyFence", "", "up", "NamedSync"): OF_ONE_THREAD,
     ("ProxyFence", "", "up", "WarpSync"): OF_ONE_THREAD,
+    ("SemaphoreAcquire", "", "up", "MbarArrive"): OPERANDS,
+    ("MbarArrive", "", "down", "SemaphoreAcquire"): OPERANDS,
+    ("WarpSync", "", "up", "Compute"): IN_REGISTERS,
     ("SemaphoreLeave", "", "down", "NamedSync"): LEAVES,
     ("SemaphoreLeave", "", "down", "BlockSync"): LEAVES,
     ("SemaphoreLeave", "", "down", "WarpSync"): LEAVES,
@@ -103,6 +108,8 @@ FREE_IN_CLUSTERS = {
     ("ClusterArrive", "", "down", "Alloc"): ALLOCATION,
     ("ClusterWait", "", "up", "Alloc"): ALLOCATION,
     ("MbarExpect", "", "down", "Alloc"): ALLOCATION,
+    ("ClusterArrive", "", "up", "Compute"): IN_REGISTERS,
+    ("ClusterWait", "", "up", "Compute"): IN_REGISTERS,
     ("ClusterArrive", "", "down", "MbarExpect"): BYTES_FIRST,
     ("MbarExpect", "", "up", "ClusterArrive"): BYTES_FIRST,
     ("ClusterWait", "", "down", "ProxyFence"): EITHER_SIDE,
