@@ -5,7 +5,8 @@ rules of formation: the kernel is cut in halves, which costs a launch and a trip
 are the rule, a file that shows it, and the program it came of. Needs no GPU.
 
 Method: programs of the corpus at full and at small sizes, and random ones by seed: `wide` and
-`plain` of `tests/fuzz`, `lot` of `bench/lot` at small sizes, `products` of `tests/fuzz`. All are
+`plain` of `tests/fuzz`, `lot` of `bench/lot` at small sizes, `products` and `operands` of products,
+`calls` that move and insert, and `layouts` with symbols and strides, of `tests/fuzz`. All are
 compiled for `TARGET`, none is run. What the front end refuses is no program.
 """
 
@@ -40,13 +41,16 @@ class Collected(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def refusals(trace: Callable[[], fw.Fusion]) -> list[str]:
-    """What was cut after formation while a program was compiled, a message each."""
+def refusals(trace: Callable[[], fw.Fusion | fw.Program]) -> list[str]:
+    """What was cut after formation while a program was compiled, a message each. `trace` compiles
+    it itself where it needs more than the fusion."""
     heard = Collected()
     logger = logging.getLogger(LOGGER)
     logger.addHandler(heard)
     try:
-        fw.compile(trace(), TARGET)
+        made = trace()
+        if isinstance(made, fw.Fusion):
+            fw.compile(made, TARGET)
     finally:
         logger.removeHandler(heard)
     return heard.messages
@@ -95,7 +99,42 @@ def of_products(seeds: range) -> Iterator[tuple[str, Callable[[], fw.Fusion]]]:
         yield f"product {seed}: {d.shapes}, {d.suffix}", lambda d=d: fw.trace(d, *d.specs())
 
 
-SOURCES = {"wide": of_wide, "plain": of_plain, "lot": of_lot, "products": of_products}
+def of_operands(seeds: range) -> Iterator[tuple[str, Callable[[], fw.Fusion]]]:
+    """Products of operands that lie and are computed in many ways."""
+    from fuzz_operands import OperandDrawn
+
+    for seed in seeds:
+        d = OperandDrawn(seed)
+        yield str(d), lambda d=d: fw.trace(d, *d.specs())
+
+
+def of_calls(seeds: range) -> Iterator[tuple[str, Callable[[], fw.Program]]]:
+    """Calls that move values and insert blocks into arguments."""
+    from fuzz_orders import DrawnCall
+
+    for seed in seeds:
+        d = DrawnCall(seed)
+        yield f"call {seed}: {d.shapes}", d.program
+
+
+def of_layouts(seeds: range) -> Iterator[tuple[str, Callable[[], fw.Program]]]:
+    """Such calls with symbols, and with arguments that lie column by column."""
+    from fuzz_orders import DrawnLayouts
+
+    for seed in seeds:
+        d = DrawnLayouts(seed)
+        yield f"layouts {seed}: {d.shapes}", d.program
+
+
+SOURCES = {
+    "wide": of_wide,
+    "plain": of_plain,
+    "lot": of_lot,
+    "products": of_products,
+    "operands": of_operands,
+    "calls": of_calls,
+    "layouts": of_layouts,
+}
 
 
 def main() -> int:
@@ -115,7 +154,7 @@ def main() -> int:
     return sum(_count(name, programs) for name, programs in sources) > 0
 
 
-def _count(name: str, programs: Iterator[tuple[str, Callable[[], fw.Fusion]]]) -> int:
+def _count(name: str, programs: Iterator[tuple[str, Callable[[], fw.Fusion | fw.Program]]]) -> int:
     begun, count, cut, failed = time.monotonic(), 0, 0, 0
     for text, trace in programs:
         count += 1

@@ -30,6 +30,10 @@ SPARED: dict[str, Callable[..., Any]] = {
     "of means kept": lambda x, w: fw.mean(x, axis=2, keepdims=True)[:, :2] + w[:1],
     "two reductions in a row": lambda x, w: fw.max(fw.sum(x, axis=2), axis=0)[3:],
     "softmax": lambda x, w: fw.nn.softmax(x * w)[0],
+    "of another part": lambda x, w: (
+        (y := fw.sum(x * w, axis=2)[1:]),
+        fw.max(y[..., None] * w, axis=2)[1:],
+    ),
 }
 WHOLE: dict[str, Callable[..., Any]] = {
     "read elsewhere": lambda x, w: (norm(x, w), norm(x, w)[:, -1]),

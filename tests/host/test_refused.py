@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fusewright as fw
 import fusewright.driver as driver
+from fusewright.fusion import text
+from fusewright.fusion.text import parse_fusion
+from fusewright.host.refused import tell_refused
+from fusewright.target import target_of
 
 S = fw.TensorSpec
 
@@ -56,6 +61,23 @@ def test_a_program_that_reads_two_parts_of_a_value_runs_as_it_is_told(
     assert "u_1: float32" in path.read_text()
     runpy.run_path(str(path))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.refuses
+def test_a_text_with_backslashes_and_quotes_stays_as_it_is(
+    refused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule of a check is the only text of a fusion that may hold any character."""
+    rule = "x[a:b] on axis 0: \\n is no line, ''' no end \"of\" it"
+    fusion = fw.trace(lambda x, n: x[:n] * 2, S((8,), "float32"), fw.Sym("n"))
+    (first, *others) = fusion.checks
+    told = replace(fusion, checks=(replace(first, rule=rule), *others))
+    tell_refused("k", told, target_of("sm_90a"), fw.ScheduleError("no place"))
+    path = Path(refused[0].rpartition("; ")[2].removesuffix(" shows it"))
+    monkeypatch.setattr(text, "parse_fusion", lambda t: texts.append(t) or fusion)
+    texts = list[str]()
+    runpy.run_path(str(path))
+    assert str(parse_fusion(texts[0].strip())) == str(told)
 
 
 @pytest.mark.refuses

@@ -260,7 +260,11 @@ REFUSED: list[tuple[Callable[[], fw.Schedule], Edit, str]] = [
         lambda s: PassedSchedule.of(s.flow).separate_phases(s["y"]),
         r"separate_phases\(y\): it is no reduction",
     ),
-    (chain, lambda s: PassedSchedule.of(s.flow).relate(s["y"]), r"relate\(y\): it is no reduction"),
+    (
+        chain,
+        lambda s: PassedSchedule.of(s.flow).relate(s["y"]),
+        r"relate\(y\): it is no reduction and no scan",
+    ),
     (
         chain,
         lambda s: PassedSchedule.of(s.flow).separate_operands(s["y"]),

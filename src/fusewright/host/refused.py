@@ -22,10 +22,10 @@ _REPRODUCER = """\
 import fusewright as fw
 from fusewright.fusion.text import parse_fusion
 
-TEXT = '''
-{text}
-'''
-for reason in fw.compile(parse_fusion(TEXT), "{arch}").reasons:
+TEXT = [
+{lines}
+]
+for reason in fw.compile(parse_fusion("\\n".join(TEXT)), "{arch}").reasons:
     print(reason)
 """
 
@@ -35,8 +35,8 @@ def tell_refused(name: str, group: Fusion, target: Target, why: Exception) -> No
     it."""
     directory = Path(tempfile.mkdtemp(prefix="fusewright_refused_"))
     program = directory / f"{name}.py"
-    text = _REPRODUCER.format(text=print_fusion(group), arch=target.arch)
-    program.write_text(text, encoding="utf-8")
+    lines = "\n".join(f"    {line!r}," for line in print_fusion(group).split("\n"))
+    program.write_text(_REPRODUCER.format(lines=lines, arch=target.arch), encoding="utf-8")
     _log.warning(
         "%s: a kernel is cut in two, which dispatch formation should have refused: %s; %s shows it",
         *(name, why, program),

@@ -46,9 +46,13 @@ def project_loops(
     for axis in domain:
         if axis.extent != Int(1) and not graph.depends(axis, [x.axis for x in out]):
             out.append(Loop(axis))
-    variables = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(out)]
-    path = domain_path(graph, variables, domain)
-    return None if isinstance(path, Refusal) else tuple(out)
+    return next((x for x in (tuple(out), tuple(loops)) if _covers(graph, x, domain)), None)
+
+
+def _covers(graph: AxisGraph, loops: Sequence[Loop], domain: Sequence[AxisClass]) -> bool:
+    """Whether loops visit every point of a domain."""
+    variables = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(loops)]
+    return not isinstance(domain_path(graph, variables, domain), Refusal)
 
 
 def _is_bound(x: Loop) -> bool:

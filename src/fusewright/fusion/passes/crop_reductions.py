@@ -22,6 +22,8 @@ from fusewright.fusion.passes.hoist_crops import WHOLE, Edges, edges_of_operand
 from fusewright.fusion.passes.rebuild import rebuild
 
 Readers = Mapping[Tensor, tuple[Tensor, ...]]
+Readings = Mapping[Tensor, Tensor]
+"""For values of a fusion, those that its readers read instead."""
 
 
 def crop_reductions(fusion: Fusion) -> Fusion:
@@ -34,42 +36,41 @@ def crop_reductions(fusion: Fusion) -> Fusion:
     order:    behind decompose, which spells norms in reductions; before hoist_crops, which takes
               the crops on through views
     """
-    uses, outputs = fusion.uses(), set(fusion.outputs)
-    new: dict[Tensor, Tensor] = {}
+    uses = fusion.uses()
+    parts = {t: _Part(uses, set(fusion.outputs), t) for t in fusion.values if is_crop(t)}
+    found = {t: part for t, part in parts.items() if part.spares_some()}
+    now: dict[Tensor, Tensor] = {}
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        new.update(zip(t.op.operands, operands, strict=True))
-        return _Part(uses, outputs, t, new).made() if is_crop(t) else None
+        now.update(zip(t.op.operands, operands, strict=True))
+        return found[t].made(now) if t in found else None
 
-    return rebuild(fusion, replace)
+    return rebuild(fusion, replace) if found else fusion
 
 
 class _Part:
-    """The values that a crop alone needs, each with what is taken off it. `new`: what has become of
-    the operands of values before the crop."""
+    """The values that a crop alone needs, each with what is taken off it. What these are computed
+    from may be replaced itself."""
 
-    def __init__(
-        self, uses: Readers, outputs: set[Tensor], crop: Tensor, new: Mapping[Tensor, Tensor]
-    ) -> None:
+    def __init__(self, uses: Readers, outputs: set[Tensor], crop: Tensor) -> None:
         assert isinstance(crop.op, Resize)
-        self._new = new
         self._uses = uses
         self._outputs = outputs
         self._crop = crop
+        self._whole = crop.op.operands[0]
+        self._taken = tuple(zip(crop.op.low, crop.op.high, strict=True))
         self._edges: dict[Tensor, Edges] = {}
         self._known: dict[Tensor, Tensor] = {}
 
-    def made(self) -> Tensor | None:
-        """The crop as what it is a crop of, computed in part; None where no reduction and no
-        scan is spared."""
-        crop = self._crop
-        assert isinstance(crop.op, Resize)
-        edges = tuple(zip(crop.op.low, crop.op.high, strict=True))
-        if not self._visit(crop.op.operands[0], edges, {crop}):
-            return None
-        if not any(isinstance(t.op, Reduce | Scan) for t in self._edges):
-            return None
-        return self._value(crop.op.operands[0], edges)
+    def spares_some(self) -> bool:
+        """Whether a reduction or a scan is computed in part."""
+        return self._visit(self._whole, self._taken, {self._crop}) and any(
+            isinstance(t.op, Reduce | Scan) for t in self._edges
+        )
+
+    def made(self, now: Readings) -> Tensor:
+        """The crop as what it is a crop of, computed in part, of values as they are by `now`."""
+        return self._value(self._whole, self._taken, now)
 
     def _visit(self, root: Tensor, edges: Edges, readers: set[Tensor]) -> bool:
         """Notes the values behind a crop as far as nothing else reads them: users before what they
@@ -94,19 +95,20 @@ class _Part:
     def _is_own(self, t: Tensor, inside: set[Tensor]) -> bool:
         return all(u in inside for u in self._uses[t])
 
-    def _value(self, t: Tensor, edges: Edges) -> Tensor:
+    def _value(self, t: Tensor, edges: Edges, now: Readings) -> Tensor:
         """A value without what is taken off it."""
         if all(e == WHOLE for e in edges):
-            return self._new[t]
+            return now[t]
         if t in self._known:
             return self._known[t]
         shape = tuple(add(n, *e) for n, e in zip(t.shape, edges, strict=True))
         if self._edges.get(t) != edges:
             low, high = tuple(a for a, _ in edges), tuple(b for _, b in edges)
             fill = t.dtype.numpy.type(0).item()
-            return Tensor("", shape, t.dtype, Resize((self._new[t],), low, high, fill), t.source)
+            return Tensor("", shape, t.dtype, Resize((now[t],), low, high, fill), t.source)
         operands = tuple(
-            self._value(o, _edges_below(t, k, edges) or ()) for k, o in enumerate(t.op.operands)
+            self._value(o, _edges_below(t, k, edges) or (), now)
+            for k, o in enumerate(t.op.operands)
         )
         made = Tensor("", shape, t.dtype, with_operands(t.op, operands), t.source)
         self._known[t] = made

@@ -14,7 +14,7 @@ from fusewright.axes.pieces import pieces_of
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import Pointwise, Take, TakeAlong, contiguous_strides, moves_data
+from fusewright.fusion.ir import Pointwise, Scan, Take, TakeAlong, contiguous_strides, moves_data
 from fusewright.memory import Memory
 from fusewright.schedule.clone_untied_uses import is_loose
 from fusewright.schedule.edits import edit
@@ -160,6 +160,26 @@ def cache_inputs(flow: Dataflow, through: Sequence[Stage] = ()) -> list[Stage]:
         if s not in copies and any(o.is_input for o in s.operands) and s.memory is Memory.LOCAL
     ]
     return [*copies, *moved]
+
+
+@edit("relate")
+def relate(flow: Dataflow, reference: Stage) -> None:
+    """Ties the axes of reductions, or of scans, that have none in common with the reference but the
+    same sizes, so that they may run along its loops."""
+    for s in flow.stages:
+        if not (s.is_reduction or isinstance(s.op, Scan)) or s is reference:
+            continue
+        (own,), (other,) = reference.frame.operands, s.frame.operands
+        pairs = [
+            (a, b)
+            for a, b in zip(own, other, strict=len(own) == len(other))
+            if isinstance(a, AxisClass) and isinstance(b, AxisClass)
+        ]
+        same = len(pairs) == len(own) == len(other) and all(a.extent == b.extent for a, b in pairs)
+        if same and not any(flow.graph.depends(b, reference.frame.domain) for _, b in pairs):
+            for a, b in pairs:
+                flow.graph.tie(a, b)
+    flow.retie()
 
 
 def _copies_by_place(flow: Dataflow, copies: Sequence[Stage]) -> list[Stage]:

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 from fusewright.core.expr import constant_value
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import MatMul
+from fusewright.fusion.ir import MatMul, Scan
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.copies import put_first
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.handle import TensorHandle
-from fusewright.schedule.heuristics.common import cache_inputs, vectorize_accesses
+from fusewright.schedule.heuristics.common import cache_inputs, relate, vectorize_accesses
 from fusewright.schedule.heuristics.matmul import separate_operands
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction import relate
 from fusewright.schedule.rules import ON_PASSES, checked
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
 
@@ -44,10 +43,10 @@ class PassedSchedule(Schedule):
         return self
 
     def relate(self, t: TensorHandle) -> PassedSchedule:
-        """Ties the axes of other reductions of the same sizes to those of the reduction `t`, so
-        that they may run along its loops."""
-        if not t.stage.is_reduction:
-            raise ScheduleError(f"relate({t.name}): it is no reduction")
+        """Ties the axes of other reductions and scans of the same sizes to those of `t`, which is
+        one, so that they may run along its loops."""
+        if not (t.stage.is_reduction or isinstance(t.stage.op, Scan)):
+            raise ScheduleError(f"relate({t.name}): it is no reduction and no scan")
         relate(self.flow, t.stage)
         return self
 

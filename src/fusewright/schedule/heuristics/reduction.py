@@ -19,7 +19,7 @@ from fusewright.fusion.ir import Broadcast, Parts, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
 from fusewright.schedule.copies import copy_after
-from fusewright.schedule.edits import edit, inline_to, set_allocation, set_loops
+from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_columns, padded_kept
 from fusewright.schedule.heuristics.candidates import Listed
@@ -28,6 +28,7 @@ from fusewright.schedule.heuristics.common import (
     cache_inputs,
     merge_all,
     numel,
+    relate,
     split,
     vectorize_accesses,
 )
@@ -68,7 +69,7 @@ class ReductionScheduler:
     def __init__(self, flow: Dataflow, target: Target) -> None:
         self.flow = flow
         self._target = target
-        through = [s for s in flow.stages if _meets_others(flow, s) or _repeats(s)]
+        through = [s for s in computed(flow.stages) if _meets_others(flow, s) or _repeats(s)]
         self._copies = cache_inputs(flow, through)
         self._reference = reference_of(flow)
         relate(flow, self._reference)
@@ -214,26 +215,6 @@ def _loops(
     if lanes is not None:
         out.append(Loop(lanes.axis, Parallel.UNROLL))
     return tuple(out)
-
-
-@edit("relate")
-def relate(flow: Dataflow, reference: Stage) -> None:
-    """Ties the axes of reductions that have none in common with the reference but the same sizes,
-    so that they may run along its loops."""
-    for s in flow.stages:
-        if not s.is_reduction or s is reference:
-            continue
-        (own,), (other,) = reference.frame.operands, s.frame.operands
-        pairs = [
-            (a, b)
-            for a, b in zip(own, other, strict=len(own) == len(other))
-            if isinstance(a, AxisClass) and isinstance(b, AxisClass)
-        ]
-        same = len(pairs) == len(own) == len(other) and all(a.extent == b.extent for a, b in pairs)
-        if same and not any(flow.graph.depends(b, reference.frame.domain) for _, b in pairs):
-            for a, b in pairs:
-                flow.graph.tie(a, b)
-    flow.retie()
 
 
 def _check_shared_loops(flow: Dataflow, reference: Stage) -> None:

@@ -28,6 +28,7 @@ from fusewright.schedule.heuristics.common import (
     estimate,
     merge_all,
     numel,
+    relate,
     split,
     vectorize_accesses,
 )
@@ -121,6 +122,7 @@ class ScanScheduler:
         self._scans = [s for s in flow.stages if isinstance(s.op, Scan)]
         self._held = _hold_moved(flow)
         reference = self._scans[0]
+        relate(flow, reference)
         assert isinstance(reference.op, Scan)
         self._axis = reference.op.axis
         line, kept = reference.frame.output[self._axis], _kept_loop(flow, reference, self._axis)
