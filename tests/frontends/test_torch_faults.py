@@ -361,6 +361,34 @@ def test_what_torch_raises_is_the_callers(caplog: pytest.LogCaptureFixture):
     assert [r for r in caplog.records if r.name == "fusewright.torch"] == []
 
 
+@pytest.mark.parametrize(
+    ("fn", "wrong", "raised"),
+    [
+        (lambda x, i: torch.nn.functional.embedding(i, x) * 2 + 1, [-1, 2], IndexError),
+        (lambda x, i: (x * 2).gather(0, i[:, None]) + 1, [-1, 2], RuntimeError),
+        (lambda x, i: torch.nn.functional.cross_entropy(x[:2] * 2, i), [-1, 2], RuntimeError),
+        (lambda x, i: (x.long() * 2) // i[:1] + 1, [0, 2], RuntimeError),
+        (lambda x, i: torch.remainder(x.long() * 2, i[:1]) + 1, [0, 2], RuntimeError),
+        (lambda x, i: torch.fmod(x.long() * 2, i[:1]) + 1, [0, 2], RuntimeError),
+    ],
+    ids=["embedding", "gather", "cross_entropy", "quotient", "remainder", "fmod"],
+)
+def test_torch_raises_for_elements_on_the_host(
+    fn: Any, wrong: list[int], raised: type[Exception], caplog: pytest.LogCaptureFixture
+):
+    """Negative indices and integer divisors of 0, which kernels do not ask about, are refused as
+    torch does; the region computes the next call."""
+    torch.compiler.reset()
+    reports: list[GraphReport] = []
+    compiled = torch.compile(fn, backend=compiler(Options(min_ops=1), reports.append))
+    x, i = torch.randn(4, 8), torch.tensor([1, 3])
+    with pytest.raises(raised):
+        compiled(x, torch.tensor(wrong))
+    torch.testing.assert_close(compiled(x, i), fn(x, i))
+    assert all(r.failures == [] and r.fused is not None for r in reports[0].regions)
+    assert [r for r in caplog.records if r.name == "fusewright.torch"] == []
+
+
 def raced(program: ProgramModel, arrays: Any, **options: Any) -> SimResult:
     found = simulate_program(program, arrays, **options)
     found.races.append("a write of thread 3 and a read of thread 4")  # type: ignore[arg-type]

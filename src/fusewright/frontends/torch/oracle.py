@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusewright.dtypes import dtype_of
+from fusewright.errors import UserError
 from fusewright.frontends.torch.library import torch
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, TensorSpec
@@ -15,7 +16,8 @@ from fusewright.runtime.arrays import describe, host_view
 
 class OracleCall:
     """A traced function on host tensors and integers. `orders`: per result its axes from slow to
-    fast in memory, None for C order."""
+    fast in memory, None for C order. What the function returns behind these results are bools:
+    a call raises UserError where one of them is false."""
 
     label = "oracle"
 
@@ -44,7 +46,10 @@ class OracleCall:
         given = [x.detach().resolve_neg() for x in given]  # held, since arrays hold no memory
         arrays = [host_view(describe(x)) for x in given]
         results = evaluate(fusion, *arrays, stepwise=True, checked=True)
-        return [_as_tensor(a, o) for a, o in zip(results, self._orders, strict=True)]
+        count = len(self._orders)
+        if not all(results[count:]):
+            raise UserError("torch does not compute an index or an integer divisor of this call")
+        return [_as_tensor(a, o) for a, o in zip(results[:count], self._orders, strict=True)]
 
 
 def _as_tensor(array: Any, order: tuple[int, ...] | None) -> Any:

@@ -20,6 +20,7 @@ from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.oracle import OracleCall
+from fusewright.frontends.torch.preconditions import preconditions
 from fusewright.frontends.torch.products import float32_matmul
 from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.symbols import Sizes, symbolic_axes
@@ -65,8 +66,9 @@ class Part:
         types = [type_text(n.meta["val"]) for n in (*self.inputs, *self.outputs)]
         return tuple(calls), tuple(types), tuple(number[n] for n in self.outputs)
 
-    def trace(self, values: Mapping[Any, Any]) -> list[Array]:
-        """The results as fused operations of the inputs' values."""
+    def trace(self, values: Mapping[Any, Any], *, checked: bool = False) -> list[Array]:
+        """The results as fused operations of the inputs' values; if `checked`, bools behind them
+        that are true where torch computes on the host without an exception."""
         known = dict(values)
         for n in self.nodes:
             known[n] = trace_node(n, known)
@@ -78,7 +80,7 @@ class Part:
                 x = ops.copy(x)  # every result has memory of its own
             taken[x.tensor] = None
             results.append(x)
-        return results
+        return results + preconditions(self.nodes, known) if checked else results
 
     def as_module(self) -> Any:
         """The same nodes as a graph module."""
@@ -335,12 +337,13 @@ def _by_size(
     part: Part, options: Options, kernels: Kernels, *, on_host: bool
 ) -> Fused | OracleCall:
     """A program per size; integers are part of what it is made for."""
+    by_oracle = on_host and options.cpu == "oracle"
 
     def traced(*args: Any) -> list[Array]:
-        return part.trace(dict(zip(part.inputs, args, strict=True)))
+        return part.trace(dict(zip(part.inputs, args, strict=True)), checked=by_oracle)
 
     _set_signature(traced, part.name, len(part.inputs))
-    if on_host and options.cpu == "oracle":
+    if by_oracle:
         return OracleCall(traced, _orders(part))
     return _fused(traced, part, options, kernels, on_host=on_host)
 
