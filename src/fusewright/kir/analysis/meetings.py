@@ -329,7 +329,8 @@ def _across(
                 yield issue, _By(g.site, partial(b.coords_of, k), time, to, g.use.issuer)
             else:
                 place, coords = found.places[arrival.order], arrival.coords
-                yield issue, _By(place, lambda c=coords: c, arrival.time, of, g.use.issuer)
+                again = partial(tuple[int, ...], coords)
+                yield issue, _By(place, again, arrival.time, of, g.use.issuer)
             break
 
 
