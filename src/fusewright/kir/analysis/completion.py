@@ -127,7 +127,11 @@ def with_planned(done: Completions, plan: Plan) -> Completions:
 def changed_groups(done: Completions, kind: AsyncKind, changes: Changes) -> Completions:
     """What completes when, after changes to the commits and waits of one kind."""
     mine = done.concerned[kind]
-    group = _groups(kind, [x for e in mine for x in changed_event(e, changes)])
+    changed = [e for e in mine if e.statement in changes]
+    if not changed:
+        return done
+    now = [x for e in mine for x in changed_event(e, changes)]
+    group = _regrouped(kind, done.groups[kind], now, changed)
     return replace(done, groups={**done.groups, kind: group})
 
 
@@ -193,21 +197,59 @@ class Groups:
 
 def _groups(kind: AsyncKind, events: Sequence[Event]) -> Groups:
     """The groups of operations, commits and waits, in order of time."""
-    ended: dict[Agent, list[Instance]] = {}
-    for e in events:
-        if isinstance(e.statement, AsyncCommit):
-            ended.setdefault(e.instance.agent, []).append(e.instance)
-    times = {agent: [i.time for i in found] for agent, found in ended.items()}
-    commits = _Commits(ended, times)
+    commits = _commits(events)
     whole = _ends(kind, events, commits, takes_reads=False)
     read = _ends(kind, events, commits, takes_reads=True) if kind.waits_for_reads else whole
     return Groups(commits, whole, read)
 
 
+def _regrouped(
+    kind: AsyncKind, before: Groups, events: Sequence[Event], changed: Sequence[Event]
+) -> Groups:
+    """The groups of events, of which some are others than before: what completes before the first
+    of those or begins behind the last one is as it was."""
+    times = [e.instance.time for e in changed]
+    first, last = min(times), max(times)
+    has_commits = any(isinstance(e.statement, AsyncCommit) for e in changed)
+    commits = _commits(events) if has_commits else before.commits
+
+    def ends(known: _Ends, *, takes_reads: bool) -> _Ends:
+        def kept(op: Instance) -> Sequence[Instance] | None:
+            found = known.get(op, ())
+            is_over = found and found[-1].time < first and found[-1].branches <= op.branches
+            return found if is_over or op.time > last else None
+
+        return _ends(kind, events, commits, kept, takes_reads=takes_reads)
+
+    whole = ends(before.whole, takes_reads=False)
+    read = ends(before.read, takes_reads=True) if kind.waits_for_reads else whole
+    return Groups(commits, whole, read)
+
+
+def _commits(events: Sequence[Event]) -> _Commits:
+    """Where groups end."""
+    ended: dict[Agent, list[Instance]] = {}
+    for e in events:
+        if isinstance(e.statement, AsyncCommit):
+            ended.setdefault(e.instance.agent, []).append(e.instance)
+    times = {agent: [i.time for i in found] for agent, found in ended.items()}
+    return _Commits(ended, times)
+
+
+def _nothing(op: Instance) -> Sequence[Instance] | None:
+    """What is known of operations before any is looked at."""
+
+
 def _ends(
-    kind: AsyncKind, events: Sequence[Event], commits: _Commits, *, takes_reads: bool
-) -> dict[Instance, list[Instance]]:
-    """For each operation the waits that end it, until one that it certainly comes to."""
+    kind: AsyncKind,
+    events: Sequence[Event],
+    commits: _Commits,
+    kept: Callable[[Instance], Sequence[Instance] | None] = _nothing,
+    *,
+    takes_reads: bool,
+) -> _Ends:
+    """For each operation the waits that end it, until one that it certainly comes to, unless they
+    are `kept`."""
     waits: dict[Agent, list[tuple[Instance, AsyncWait]]] = {}
     operations: list[Instance] = []
     for e in events:
@@ -218,10 +260,14 @@ def _ends(
         elif s.group() is kind:
             operations.append(e.instance)
     every = waits.get(None, [])
-    out: dict[Instance, list[Instance]] = {}
+    out: dict[Instance, Sequence[Instance]] = {}
     rows: dict[Agent, tuple[list[tuple[Instance, AsyncWait]], list[int]]] = {}
     alike: dict[object, list[Instance]] = {}
     for op in operations:
+        if (known := kept(op)) is not None:
+            if known:
+                out[op] = known
+            continue
         if op.agent not in rows:
             mine = waits.get(op.agent, [])
             if every and op.agent is not None:

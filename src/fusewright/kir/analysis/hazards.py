@@ -193,6 +193,9 @@ def _assumed_hazards(space: Space, kernel: Kernel, rule: Rule) -> Iterator[Hazar
     """All pairs of unlike places that may overlap. Two stores to global memory are trusted: a
     kernel writes each element once, and parts of blocks that gather are new ones in every
     iteration."""
+    unlike = {None if f.cells is None else f.unknown for f in space.footprints}
+    if None not in unlike and len(unlike) < 2:
+        return
     gathered = gatherings_of(kernel) if kernel.semaphores else ()
     for a in space.footprints:
         for b in space.footprints:

@@ -146,6 +146,13 @@ class _Touched:
     def access(self) -> Access:
         return self.footprint.access
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last cell that any instance touches; the last before the first where
+        none does."""
+        ends = [(int(c[0]), int(c[-1])) for c in self.cells if c.size]
+        return min((a for a, _ in ends), default=1), max((b for _, b in ends), default=0)
+
     def coords_of(self, k: int) -> tuple[int, ...]:
         """The iteration of an instance."""
         return tuple(self.coords[k].tolist())
@@ -195,25 +202,64 @@ def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline, first
     exact = all(f.cells is not None for f in prints) and len({f.unknown for f in prints}) == 1
     touched = [_touched(f, found, line, exact=exact) for f in prints]
     ended: _Ends = {}
+    late = sorted((t for t in touched if t.times.size), key=lambda t: t.times.min())
+    who = [_who(b) for b in late]
+    facts = [(*t.span, t.times.min(), t.times.max()) for t in late]
+    low, high, start, last = np.array(facts, np.int64).reshape(-1, 4).T
+    starts: list[int] = start.tolist()
     for a in touched:
-        if a.access.moment is not Moment.ISSUE:
+        if a.access.moment is not Moment.ISSUE or not a.times.size:
             continue
-        issues = found.completions.instances(a.access.order)
-        for b in touched:
-            if not _may_meet(a.access, b.access, space, exact=exact):
+        x, issues = a.access, found.completions.instances(a.access.order)
+        begin, end = a.span
+        meeting = (low <= end) & (begin <= high)
+        if x.site.role is None:
+            meeting &= last > a.times.min()
+        known = _Known(len(issues), {}, {})
+        for k in np.flatnonzero(meeting).tolist():
+            b = late[k]
+            if known.until.get(who[k], NEVER) <= starts[k]:
                 continue
-            if are_of_different_blocks(a.access, b.access, kernel):
+            if not _may_meet(x, b.access, space, exact=exact):
+                continue
+            if are_of_different_blocks(x, b.access, kernel):
                 continue
             meets = _conflicts(a, b)
             if not meets.any():
                 continue
-            x, y = a.access, b.access
-            if are_concurrent(x.site, y.site):
+            if are_concurrent(x.site, b.access.site):
                 met = _across(a, b, issues, meets, found, ended)
             else:
-                met = _behind(a, b, issues, meets)
+                met = known.noted(who[k], _behind(a, b, issues, meets))
             for issue, by in met:
                 first.add(x.site, issue, x.use.completes, (x.buffer, x.writes), by)
+
+
+def _who(b: _Touched) -> _Which:
+    """The body of an access, its agent and its issuer."""
+    site = b.access.site
+    return site.path[:-1], agent_of(site), b.access.use.issuer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """When so many operations of an access are met, by who meets them; of whom all of them are met,
+    the last time: what begins then or later meets none of them before."""
+
+    noperations: int
+    times: dict[_Which, dict[Instance, int]]
+    until: dict[_Which, int]
+
+    def noted(
+        self, who: _Which, met: Iterator[tuple[Instance, _By]]
+    ) -> Iterator[tuple[Instance, _By]]:
+        """Meetings, which are known from then on."""
+        known = self.times.setdefault(who, {})
+        for issue, by in met:
+            known[issue] = min(by.time, known.get(issue, NEVER))
+            yield issue, by
+        if len(known) == self.noperations:
+            self.until[who] = max(known.values())
 
 
 def _behind(
@@ -289,10 +335,8 @@ def _across(
                 yield issue, _By(g.site, partial(b.coords_of, k), time, to, g.use.issuer)
             else:
                 place, coords = found.places[arrival.order], arrival.coords
-                yield (
-                    issue,
-                    _By(place, partial(tuple[int, ...], coords), arrival.time, of, g.use.issuer),
-                )
+                again = partial(tuple[int, ...], coords)
+                yield issue, _By(place, again, arrival.time, of, g.use.issuer)
             break
 
 
