@@ -561,6 +561,7 @@ def _depends(other: Statement, exchange: Exchange) -> bool:
 
 def _overlaps(first: Reg, width: int, one: Reg) -> bool:
     """Whether `one` may be among the `width` registers from `first` on."""
+    if first.buffer is not one.buffer:
+        return False
     gap = one.index - first.index
-    inside = all_of([less_equal(0, gap), less(gap, width)])
-    return first.buffer is one.buffer and prove(inside) is not False
+    return prove(all_of([less_equal(0, gap), less(gap, width)])) is not False
