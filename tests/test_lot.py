@@ -16,11 +16,13 @@ from bench.lot import __main__ as command
 from bench.lot.dice import LONGEST
 from bench.lot.draws import ITEM_NBYTES, Argument, held_nbytes, launches_of, needs_two_reads
 from bench.lot.families import FAMILIES, draw
-from bench.lot.forecast import Forecast, from_json
+from bench.lot.forecast import Forecast, compiled, from_json
 from bench.lot.report import Row, page, quantile, tables, text
 from bench.outcome import Outcome
 
 import fusewright as fw
+from fusewright.core.expr import constant_value
+from fusewright.dtypes import dtype_of
 
 SMALL = (2e3, 1e5)
 TINY = (2e3, 2e4)
@@ -29,6 +31,22 @@ COUNT = len(FAMILIES)
 
 
 # --- what is drawn ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [80019, 80142, 80145])
+def test_results_lie_as_a_call_returns_them(seed: int) -> None:
+    """Two permutations, and a softmax of what lies across."""
+    d = draw(seed, *TINY)
+    arrays = [
+        np.lib.stride_tricks.as_strided(flat, a.shape, [s * flat.itemsize for s in a.steps])
+        for a in d.program.arguments
+        for flat in [np.zeros(a.span, dtype_of(a.dtype).numpy)]
+    ]
+    made = fw.fuse(lambda *x: d.program.fn(fw, *x), device="sim")(*arrays)
+    assert isinstance(made, np.ndarray) and not made.flags.c_contiguous
+    program, _ = compiled(d)
+    (result,) = program.results
+    assert [constant_value(s) for s in result.strides] == [s // made.itemsize for s in made.strides]
 
 
 def test_a_seed_makes_one_draw_in_any_order() -> None:
