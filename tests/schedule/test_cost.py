@@ -340,6 +340,7 @@ def test_a_slightly_faster_candidate_is_left(monkeypatch: pytest.MonkeyPatch) ->
     shape = (339, 5224, 32)
     assert choice(rolled_scan, (shape, "float16"))[1] is not None
     monkeypatch.setattr(rating, "MARGIN", 50.0)
+    monkeypatch.setattr(rating, "KIN_MARGIN", 50.0)
     assert choice(rolled_scan, (shape, "float16"))[1] is None
 
 
@@ -347,25 +348,30 @@ LIMITED = (("memory", 60.0), ("issue", 90.0), ("access", 3.0))
 
 
 @pytest.mark.parametrize(
-    ("us", "parts", "alike", "better"),
+    ("us", "parts", "other", "better"),
     [
-        (85.0, {"issue": 80.0}, True, True),
-        (85.0, {"issue": 80.0}, False, False),  # other accesses, of which the model may err more
-        (85.0, {"issue": 80.0, "access": 40.0}, True, True),  # no limit even twice as slow
-        (85.0, {"issue": 80.0, "access": 60.0}, True, False),
-        (98.0, {"issue": 95.0}, True, False),  # hardly faster
-        (70.0, {"issue": 40.0, "access": 60.0}, False, True),  # far faster
+        (93.0, {"issue": 80.0}, ("rows", 8), True),
+        (93.0, {"issue": 80.0}, ("rows", 4), False),  # other accesses: the model may err more
+        (93.0, {"issue": 80.0, "access": 40.0}, ("rows", 8), True),  # no limit even twice as slow
+        (93.0, {"issue": 80.0, "access": 60.0}, ("rows", 8), False),
+        (98.0, {"issue": 95.0}, ("rows", 8), False),  # hardly faster
+        (85.0, {"issue": 80.0, "access": 60.0}, ("rows", 4), True),  # of the same scheduler
+        (85.0, {"issue": 80.0, "access": 60.0}, ("columns", 4), False),
+        (70.0, {"issue": 40.0, "access": 60.0}, ("columns", 4), True),  # far faster
     ],
 )
 def test_a_candidate_that_falls_behind_in_nothing_is_taken_for_less(
-    monkeypatch: pytest.MonkeyPatch, us: float, parts: dict[str, float], alike: bool, better: bool
+    monkeypatch: pytest.MonkeyPatch,
+    us: float,
+    parts: dict[str, float],
+    other: tuple[str, int],
+    better: bool,
 ) -> None:
     whole = tuple({**dict(LIMITED), **parts}.items())
-    own, other = (
-        Params("rows", (("vector", v), ("threads", n)))
-        for v, n in ((8, 64), (8 if alike else 4, 32))
-    )
-    rated = Rated("", other, Cost(us, whole, 1, 0))
+    scheduler, vector = other
+    own = Params("rows", (("vector", 8), ("threads", 64)))
+    params = Params(scheduler, (("vector", vector), ("threads", 32)))
+    rated = Rated("", params, Cost(us, whole, 1, 0))
     monkeypatch.setattr(rating, "cost", lambda *_: Cost(100.0, LIMITED, 1, 0))
     monkeypatch.setattr(rating, "work_of", lambda *_: STREAM)
     monkeypatch.setattr(rating, "bound_us", lambda *_: 10.0)
@@ -374,6 +380,26 @@ def test_a_candidate_that_falls_behind_in_nothing_is_taken_for_less(
     flow = segment.dataflow()
     found = decide(lambda: flow, flow, own, TARGET)
     assert (found.better is not None) is better
+
+
+def test_between_the_margins_only_candidates_of_the_same_scheduler_are_rated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+
+    def rate(_flow: object, _target: object, wanted: Callable[[Params], bool]) -> list[Rated]:
+        asked.extend(wanted(Params(name, (("threads", 32),))) for name in ("rows", "columns"))
+        return []
+
+    monkeypatch.setattr(rating, "work_of", lambda *_: STREAM)
+    monkeypatch.setattr(rating, "bound_us", lambda *_: 100.0)
+    monkeypatch.setattr(rating, "rate", rate)
+    (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((64, 64), "float32"))
+    flow = segment.dataflow()
+    for us in (109.0, 120.0, 140.0):
+        monkeypatch.setattr(rating, "cost", lambda *_, us=us: Cost(us, LIMITED, 1, 0))
+        decide(lambda: flow, flow, Params("rows", (("threads", 64),)), TARGET)
+    assert asked == [True, False, True, True]  # 109 is not rated at all
 
 
 def test_rating_is_deterministic() -> None:

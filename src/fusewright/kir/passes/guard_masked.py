@@ -7,21 +7,10 @@ r = load a[i];  s = load b[i];  r = s if c  ->     r = load a[i] if !c;  s = loa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TypeAlias
 
-from fusewright.core.atoms import Max, maximum
-from fusewright.core.conditions import (
-    TRUE,
-    Cond,
-    all_of,
-    any_of,
-    equal,
-    less,
-    less_equal,
-    negate,
-)
-from fusewright.core.expr import Expr, Int, add, mul
+from fusewright.core.conditions import TRUE, Cond, all_of, any_of, negate
+from fusewright.core.expr import Int
+from fusewright.core.positions import Place, place_of
 from fusewright.core.regions import EVERYWHERE, Regions, hull
 from fusewright.kir.analysis.lane_regions import FEW_WARPS
 from fusewright.kir.analysis.needs import Slot, is_choice, needs, slots_written
@@ -34,9 +23,6 @@ MOST_READING = 3 / 4
 """Of the threads that one comparison lets read, those that still do where each lane asks: a vector
 of 16 bytes takes a warp 27 cycles of a multiprocessor's share of an H200's memory, the comparisons
 of eight lanes four."""
-
-Place: TypeAlias = Expr | Cond
-"""What positions decide: a number, or a condition."""
 
 
 def guard_masked(kernel: Kernel) -> Kernel:
@@ -125,7 +111,7 @@ def _told(body: Body) -> dict[int, Cond]:
             operands = [_place(o, known) for o in s.operands]
             if s.fn == "where" and isinstance(operands[0], Cond):
                 found[k] = operands[0]
-            value = _value(s, operands)
+            value = place_of(s.fn, operands, s.dst.buffer.dtype)
         for slot in slots_written(s):
             known.pop(slot, None)
             if value is not None:
@@ -141,80 +127,5 @@ def _place(o: Operand, known: dict[Slot, Place]) -> Place | None:
             return Int(o.value)
         case Reg(buffer, Int() as index):
             return known.get((buffer, index.value))
-        case _:
-            return None
-
-
-def _value(s: Compute, operands: Sequence[Place | None]) -> Place | None:
-    """What a statement computes, if that is an expression or a condition of positions."""
-    places = [o for o in operands if isinstance(o, Expr)]
-    conditions = [o for o in operands if isinstance(o, Cond)]
-    if operands and len(places) == len(operands):
-        if s.dst.buffer.dtype.name == "bool":
-            return _compared(s.fn, places)
-        value = _computed(s.fn, places)
-        return value if value is not None and _fits(value, s) else None
-    if operands and len(conditions) == len(operands):
-        match s.fn:
-            case "and":
-                return all_of(conditions)
-            case "or":
-                return any_of(conditions)
-            case "logical_not" | "not":
-                return negate(conditions[0])
-            case "copy":
-                return conditions[0]
-            case _:
-                return None
-    return None
-
-
-def _fits(value: Expr, s: Compute) -> bool:
-    """Whether an integer type holds every value: the kernel's arithmetic wraps around."""
-    if not s.dst.buffer.dtype.is_integer:
-        return False
-    low, high = value.interval
-    most = 1 << (8 * s.dst.buffer.dtype.nbytes - 1)
-    return low is not None and high is not None and -most <= low and high < most
-
-
-def _computed(fn: str, operands: Sequence[Expr]) -> Expr | None:
-    match fn, operands:
-        case (("copy" | "cast"), [a]):
-            return a
-        case "add", [a, b]:
-            return add(a, b)
-        case "sub", [a, b]:
-            return a - b
-        case "mul", [a, b] if isinstance(a, Int) or isinstance(b, Int):
-            return mul(a, b)
-        case "neg", [a]:
-            return mul(a, -1)
-        case "abs", [a]:
-            return maximum(a, mul(a, -1))
-        case _:
-            return None
-
-
-def _compared(fn: str, operands: Sequence[Expr]) -> Cond | None:
-    if len(operands) != 2:
-        return None
-    a, b = operands
-    if isinstance(a, Max) and fn in ("lt", "le"):
-        parts = [_compared(fn, (part, b)) for part in (a.left, a.right)]
-        return all_of(p for p in parts if p is not None)
-    match fn:
-        case "lt":
-            return less(a, b)
-        case "le":
-            return less_equal(a, b)
-        case "gt":
-            return less(b, a)
-        case "ge":
-            return less_equal(b, a)
-        case "eq":
-            return equal(a, b)
-        case "ne":
-            return negate(equal(a, b))
         case _:
             return None

@@ -20,6 +20,12 @@ MARGIN = 1.3
 """How much faster another candidate has to be predicted than the first one of the rules: what the
 model is off in the root mean square over draws (H200, 2026-11-23, `bench.lot.accuracy`)."""
 
+KIN_MARGIN = 1.1
+"""The same of a candidate of the same scheduler, for which the model errs in much the same way: of
+77 draws it takes six others than without, 1.44, 1.39, 1.27, 1.20, 1.03 and 0.99 times as fast; a
+margin of 1.15 takes two of them, one of 1.0 16 more, which are 1.00 times as fast (H100,
+2026-11-27, `bench.lot.variants`)."""
+
 SURE_MARGIN = 1.05
 """The same of a candidate that is behind in nothing that may decide: what is measured twice differs
 by less."""
@@ -107,30 +113,35 @@ def decide(
     own = cost(work, target)
     bound = bound_us(work, target)
     is_product = any(isinstance(s.op, MatMul) for s in flow.stages)
-    if is_product or own.us < max(MARGIN * bound, bound + target.calibration.launch_us):
+    if is_product or own.us < max(KIN_MARGIN * bound, bound + target.calibration.launch_us):
         return Decision(None, own)
-    first = _other_than_vectors(params)
-    listed = rate(dataflow(), target, lambda p: _other_than_vectors(p) != first)
+    first, kin_only = _other_than_vectors(params), own.us < MARGIN * bound
+
+    def wanted(p: Params) -> bool:
+        return _other_than_vectors(p) != first and (p.scheduler == first[0] or not kin_only)
+
+    listed = rate(dataflow(), target, wanted)
     rated = [c for c in listed if isinstance(c, Rated)]
-    better = (
-        c for c in rated if _is_faster(c.cost, own, alike=_accesses(c.params) == _accesses(params))
-    )
+    better = (c for c in rated if _is_faster(c, Rated("", params, own)))
     best = min(better, key=lambda c: c.cost.us, default=None)
     return Decision(None, own) if best is None else Decision(best.params, best.cost)
 
 
-def _is_faster(other: Cost, first: Cost, *, alike: bool) -> bool:
-    """Whether a candidate is predicted faster than the first one by more than the model errs; by
-    less where both access memory `alike` and no resource takes longer than before but those that
-    would not limit the first one, though they took `DOUBT` times as long: what the model is off is
-    off for both then."""
-    if other.us * MARGIN < first.us:
+def _is_faster(other: Rated, first: Rated) -> bool:
+    """Whether a candidate is predicted faster than the first one by more than the model errs: by
+    less where one scheduler makes both, and by least where both access memory alike too and no
+    resource takes longer than before but those that would not limit the first one, though they took
+    `DOUBT` times as long: what the model is off is off for both then."""
+    us, first_us = other.cost.us, first.cost.us
+    if us * MARGIN < first_us:
         return True
-    before = dict(first.parts)
+    if other.params.scheduler == first.params.scheduler and us * KIN_MARGIN < first_us:
+        return True
+    before = dict(first.cost.parts)
     return (
-        alike
-        and other.us * SURE_MARGIN < first.us
-        and all(us <= max(before.get(name, 0.0), first.us / DOUBT) for name, us in other.parts)
+        _accesses(other.params) == _accesses(first.params)
+        and us * SURE_MARGIN < first_us
+        and all(t <= max(before.get(name, 0.0), first_us / DOUBT) for name, t in other.cost.parts)
     )
 
 

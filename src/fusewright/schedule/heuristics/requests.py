@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.conditions import Equal, Less
+from fusewright.core.conditions import TRUE, Cond, Equal, Less
 from fusewright.core.expr import (
     Expr,
     FloorDiv,
@@ -34,6 +34,7 @@ from fusewright.core.symbolic import Symbolic
 from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses
+from fusewright.schedule.heuristics.masks import looked_at
 from fusewright.schedule.parallel import Loop, Parallel, trips_of
 from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
@@ -90,11 +91,13 @@ def requests(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> dict[Stage
     out: dict[Stage, list[Request]] = {}
     for s in stages:
         found = global_accesses(flow, None, Var("no lane"), [s], by_data=True)
-        out[s] = [_request(s, a, blocks, parts) for a in found]
+        met = looked_at(flow, s, found[0].variables) if found else TRUE
+        out[s] = [_request(s, a, met, blocks, parts) for a in found]
     return out
 
 
-def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
+def _request(s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts) -> Request:
+    """Of an access of whose elements those that meet a condition are looked at."""
     moving = {*variables(a.address), *(v for _, place in a.data for v in variables(place))}
     loops = list(zip(s.loops, a.variables, strict=True))
     inner = _inner(loops, moving)
@@ -103,7 +106,7 @@ def _request(s: Stage, a: GlobalAccess, blocks: int, parts: Parts) -> Request:
     threads = trips_of(x for x, _ in loops if x.parallel.is_thread)
     warps = -(-threads // WARP_SIZE)
     points = _points(a, loops, inner)
-    address, active = _sampled(a, loops, inner, points)
+    address, active = _sampled(a, met, loops, inner, points)
     single = list(_single(a, address, active, inner))
     sectors, pairs, lines = _counted(a, address, active, single)
     times = blocks * trips * warps
@@ -180,9 +183,14 @@ def _points(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | N
 
 
 def _sampled(
-    a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None, at: Sampled
+    a: GlobalAccess,
+    met: Cond,
+    loops: Sequence[tuple[Loop, Expr]],
+    inner: Loop | None,
+    at: Sampled,
 ) -> tuple[Points, Points]:
-    """Addresses in bytes, and where the elements exist: by warp, lane, and inner element."""
+    """Addresses in bytes, and where the elements exist and are looked at: by warp, lane, and inner
+    element."""
     points, active = at
     if a.tensor is a.stage:  # of the threads that have the same result one writes it
         moving = set(variables(a.address))
@@ -191,7 +199,7 @@ def _sampled(
                 active = active & (points[v] == 0)
     sampler = Sampler(points)
     shape = (SAMPLES, WARP_SIZE, 1 if inner is None else estimate(inner.axis.extent))
-    for c in a.conditions:
+    for c in (*a.conditions, met):
         try:
             active = active & sampler.holds(c)
         except KeyError:

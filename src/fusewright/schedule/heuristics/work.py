@@ -312,17 +312,21 @@ def _arrays(
 
 def _moved_nbytes(t: Stage) -> int:
     """The bytes that memory moves for all elements of a tensor, which it does in pairs of sectors:
-    gaps between rows that are shorter move along."""
+    gaps between rows that are shorter move along, and rows that begin inside of a pair reach into
+    one more, the more often the longer they are."""
     pair = 2 * SECTOR_NBYTES
     sized = zip(strides_of(t), t.shape, strict=True)
     steps = sorted((estimate(s) * t.dtype.nbytes, estimate(n)) for s, n in sized)
-    run, count = t.dtype.nbytes, 1
+    run, count, apart = t.dtype.nbytes, 1, pair
     for step, n in steps:
         if n > 1 and 0 < step <= run + pair:
             run += (n - 1) * step
         elif n > 1 and step > 0:
-            count *= n
-    return run if count == 1 else count * -(-run // pair) * pair
+            count, apart = count * n, math.gcd(apart, step)
+    if count == 1:
+        return run
+    starts = range(0, pair, apart)
+    return count * pair * sum(-(-(start + run) // pair) for start in starts) // len(starts)
 
 
 def _between(accesses: Sequence[Request]) -> tuple[float, ...]:
