@@ -63,6 +63,19 @@ def test_what_a_loop_loads_from_anywhere_for_its_next_iteration_is_cut_where_it_
     assert "uncut" not in print_kernel(keep_words(of(EARLY)))
 
 
+@pytest.mark.parametrize("condition", ["", " if (tx < 60) else 1.0:bfloat16"])
+def test_a_first_load_that_begins_with_a_word_fills_registers_that_are_kept_uncut(
+    condition: str,
+) -> None:
+    first = "r[0..8] = load x[3*tx] begins anywhere"
+    text = NEXT.replace(first, f"r[0..8] = load x[8*tx]{condition}")
+    k = locate_loads(keep_words(of(text)))
+    check_kernel(k, "final", target=TARGET)
+    assert "local r: bfloat16[8] uncut" in print_kernel(k)
+    name = "fw_load_unaligned_where<8, 0>" if condition else "fw_load_unaligned<8, 0>"
+    assert f"r = {name}(x" in emit(k, TARGET)
+
+
 def test_loads_say_where_in_a_word_they_begin() -> None:
     k = locate_loads(of(EARLY))
     assert "begins 2" in print_kernel(k)
@@ -101,7 +114,7 @@ def claims_place(n: Node) -> Node:
     ("load", "claim", "message"),
     [
         (WHOLE, claims_words, "f is kept in words, but not only loads of whole words fill it"),
-        (EARLY, claims_uncut, "r is kept uncut, but not only vectors from anywhere fill it"),
+        (EARLY, claims_uncut, "r is kept uncut, but not only vectors fill it, some from anywhere"),
         (EARLY, claims_start, "not known to begin 3 elements into a word of 8"),
         (RAGGED.replace("8*tx]", "8*tx + 8]"), claims_place, "not known to be inside of s"),
     ],

@@ -90,7 +90,7 @@ def _loaded_where(w: Writer, s: ir.Load) -> None:
 def _where(w: Writer, s: ir.Load) -> str:
     """The function of a load under a condition, and where it reads."""
     base = w.name(s.src)
-    if not s.lanes.is_cut:
+    if not s.lanes.is_cut and s.dst.buffer not in w.uncut:
         return f"{_LOADS[s.cache]}_where<{s.width}>({w.address(s.src, s.index)}"
     if s.src.alignment % (s.width * s.src.dtype.nbytes):
         return f"fw_load_anywhere_where<{s.width}>({base}, {w.integer(s.index)}"

@@ -417,7 +417,10 @@ def _proved(facts: KernelFacts) -> Iterator[Problem]:
             if s.in_words and s.buffer not in fit:
                 yield s, f"{s.buffer} is kept in words, but not only loads of whole words fill it"
             if s.uncut and s.buffer not in cut:
-                yield s, f"{s.buffer} is kept uncut, but not only vectors from anywhere fill it"
+                yield (
+                    s,
+                    f"{s.buffer} is kept uncut, but not only vectors fill it, some from anywhere",
+                )
     for s in statements:
         if isinstance(s, Load):
             yield from _proved_lanes(s)

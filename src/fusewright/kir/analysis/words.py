@@ -25,9 +25,10 @@ def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
 def kept_uncut(kernel: Kernel) -> frozenset[Buffer]:
     """The register buffers that loads of a loop fill for its next iteration with vectors that
     begin anywhere, and that only arithmetic reads: cut out of their two words where they are
-    loaded, they would be waited for there."""
-    loads = _loads_of_the_next(kernel.body, frozenset())
-    return _used_by(loads, kernel, _is_one_cut)
+    loaded, they would be waited for there. Other loads, as that of the first iteration, may begin
+    with a word: theirs is both words."""
+    loads = (s for s in _loads_of_the_next(kernel.body, frozenset()) if s.lanes.is_cut)
+    return _used_by(loads, kernel, _is_one_vector)
 
 
 def _used_by(
@@ -65,12 +66,11 @@ def _loads_of_the_next(body: Body, outside: frozenset[Buffer]) -> Iterator[Load]
             yield from _loads_of_the_next(inner, outside | more)
 
 
-def _is_one_cut(s: Load) -> bool:
-    """Whether a load fills its buffer with one vector of global memory that begins anywhere."""
+def _is_one_vector(s: Load) -> bool:
+    """Whether a load fills its buffer with one vector of global memory, as it is stored there."""
     b = s.dst.buffer
     is_whole = s.dst.index == ZERO and constant_value(b.size) == s.width
-    is_as_stored = s.src.dtype is b.dtype and s.src.memory is Memory.GLOBAL
-    return is_whole and is_as_stored and s.lanes.is_cut
+    return is_whole and s.src.dtype is b.dtype and s.src.memory is Memory.GLOBAL
 
 
 def _fills_words(s: Load) -> bool:
