@@ -39,6 +39,18 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
         lambda x, i: fw.take(x, i, axis=1) + 1,
         (T((61, 121, 3), "float16"), T((77,), "int32")),
     ),
+    "places that no vector divides": (
+        lambda x, i: fw.abs(fw.take(x, i, axis=1)),
+        (T((7, 3001), "float32"), T((2713,), "int32")),
+    ),
+    "lines that fill a multiprocessor": (
+        lambda x, i: fw.take(x, i, axis=1) * 2,
+        (T((3, 33001), "float32"), T((5000,), "int32")),
+    ),
+    "long lines in vectors": (
+        lambda x, i: fw.take(x, i, axis=1),
+        (T((3, 65536), "float16"), T((4096,), "int64")),
+    ),
     "elements": (
         lambda x, i: fw.take_along_axis(x, i, axis=1),
         (T((64, 541), "bfloat16"), T((64, 135), "int64")),
@@ -146,13 +158,22 @@ def test_logs_replay() -> None:
             assert str(finish(s.flow, "k", TARGET, c.params).ir) == str(made.ir)
 
 
-def test_long_lines_are_refused() -> None:
-    fusion = prepare(
-        fw.trace(lambda x, i: fw.take(x, i, axis=1), T((64, 40000), "float32"), T((64,), "int32")),
-        TARGET,
-    )
-    (found,) = listed(fusion)
-    assert isinstance(found, Refused) and "160000 bytes" in found.why
+def test_lines_that_no_block_holds_are_refused() -> None:
+    spec = T((64, 60000), "float32")
+    f = fw.trace(lambda x, i: fw.take(x, i, axis=1), spec, T((64,), "int32"))
+    (found,) = listed(prepare(f, TARGET))
+    assert isinstance(found, Refused) and "240000 bytes" in found.why
+
+
+@pytest.mark.parametrize(("length", "threads"), [(5000, 256), (20000, 512), (40000, 1024)])
+def test_fewer_blocks_on_a_multiprocessor_have_more_threads(length: int, threads: int) -> None:
+    """The loads of all of them are under way together, each thread's in groups of 16."""
+    spec = T((64, length), "float32")
+    f = fw.trace(lambda x, i: fw.take(x, i, axis=1), spec, T((length + 1,), "int32"))
+    kernel = kernels_of(prepare(f, TARGET))[-1]
+    assert dict(kernel.heuristic.values)["threads"] == threads if kernel.heuristic else False
+    found = kernel.resources()
+    assert found.stack_nbytes == found.spill_stores == 0 and found.registers <= 65536 // threads
 
 
 def test_few_places_of_a_line_are_read_alone() -> None:

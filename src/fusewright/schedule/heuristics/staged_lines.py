@@ -40,14 +40,21 @@ from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import (
+    MAX_THREADS_PER_BLOCK,
+    MAX_VECTOR_NBYTES,
+    SECTOR_NBYTES,
+    WARP_SIZE,
+    Target,
+)
 
 THREADS = 256
 TILES_NBYTES = (8 * 1024, 16 * 1024, 32 * 1024)
 """Bytes of lines that a block brings at most, but for one line. Rows of 13 kB took 129 us one by
 one, 145 us two by two, of 2 kB 215 us by 4 or 8 and 229 us by 16 (one H100, 2026-11-26)."""
-LONGEST_NBYTES = 64 * 1024
-"""A line that leaves room for three blocks on a multiprocessor."""
+MOST_TOGETHER = 16
+"""Accesses by which a thread brings its share of the lines that stand behind each other in the
+code: a line of 64 kB in vectors. More would need a register each."""
 BLOCKS = 4
 """Blocks for each multiprocessor that several lines a block have to leave."""
 
@@ -99,8 +106,9 @@ class LinesScheduler:
             yield Refused(what, "they are no rows of the results")
             return
         nbytes = sum(_nbytes(s.operands[0], axis) for s in self._gathers)
-        if nbytes > LONGEST_NBYTES:
-            yield Refused(what, f"{nbytes} bytes a line, {LONGEST_NBYTES} at most")
+        most = self._target.shared_nbytes_per_block
+        if nbytes > most:
+            yield Refused(what, f"{nbytes} bytes a line, {most} at most")
             return
         width, place = self._width, numel(shape[axis:])
         places = sum(_places(s, axis) for s in self._gathers)
@@ -113,8 +121,16 @@ class LinesScheduler:
                 trips = -(-vectors // THREADS)
                 threads = -(-vectors // (trips * WARP_SIZE)) * WARP_SIZE
                 yield StagedLines(lines, width, threads, axis, is_across=True).candidate
-            if lines * place % width == 0:
-                yield StagedLines(lines, width, THREADS, axis).candidate
+            own = math.gcd(width, lines * place)
+            yield StagedLines(lines, own, self._threads(lines * nbytes), axis).candidate
+
+    def _threads(self, nbytes: int) -> int:
+        """Threads of a block with so many bytes of shared memory: `THREADS` where three blocks have
+        room on a multiprocessor, and as many in all where fewer have."""
+        blocks, threads = self._target.shared_nbytes_per_sm // nbytes, THREADS
+        while blocks * threads < 3 * THREADS and 2 * threads <= MAX_THREADS_PER_BLOCK:
+            threads *= 2
+        return threads
 
     def _of_turned(self, axis: int) -> Iterator[Listed[StagedLines]]:
         """Of lines that no vector divides; of others tiles of any sides are as good."""
@@ -231,6 +247,14 @@ def _results(
     return Loop(threads, Parallel.TIDX), Loop(trips), *across, Loop(lanes)
 
 
+def _unrolled(flow: Dataflow, trips: AxisClass) -> tuple[Loop, ...]:
+    """The trips of a thread that brings lines, at most `MOST_TOGETHER` of them unrolled."""
+    if estimate(trips.extent) <= MOST_TOGETHER:
+        return (Loop(trips, Parallel.UNROLL),)
+    outer, together = flow.graph.split(trips, MOST_TOGETHER)
+    return Loop(outer), Loop(together, Parallel.UNROLL)
+
+
 def _bring(
     flow: Dataflow,
     around: tuple[Loop, AxisClass],
@@ -253,7 +277,7 @@ def _bring(
     while True:
         vectors, lanes = graph.split(walk, width)
         trips, threads = graph.split(vectors, plan.threads)
-        inner = Loop(trips, Parallel.UNROLL), Loop(lanes, Parallel.UNROLL)
+        inner = (*_unrolled(flow, trips), Loop(lanes, Parallel.UNROLL))
         for s in pair:
             set_loops(flow, s, (block, Loop(threads, Parallel.TIDX), *inner))
         vectorize_accesses(flow, far, () if is_turned else (tile,))
