@@ -47,6 +47,7 @@ from fusewright.program import Program, started, tell_compiled
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
 from fusewright.programs.regions import region_dispatch
+from fusewright.programs.stand_together import stand_together
 from fusewright.programs.views import shared_results
 from fusewright.progress import told
 from fusewright.runtime.config import active
@@ -379,6 +380,7 @@ class _Compiler:
         """The launches of a placed cut, in its order."""
         out: list[Dispatch] = []
         items = attach_fills(segments(fusion, placed.items, placed.sites, placed.joined))
+        stand_together(items, self.decisions, self.target)
         for item in told(items, len(items), "compiling kernels"):
             if isinstance(item, Moves):
                 out.append(self.move(item))

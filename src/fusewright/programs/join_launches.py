@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fusewright.core.expr import constant_value
-from fusewright.fusion.ir import Pointwise, Tensor
+from fusewright.fusion.ir import Fusion, Pointwise, Tensor
 from fusewright.host.in_place import are_apart
 from fusewright.host.naming import joined_name
 from fusewright.host.subspans import Subspan
@@ -165,8 +165,12 @@ def _alike(x: Dispatch) -> object:
         return None
     if not all(s.is_whole for s in (*x.reads, *x.writes)):
         return None
-    fusion = kernel.segment.fusion
-    return kernel.ir.attributes, frozenset(_computation(t) for t in fusion.outputs)
+    return kernel.ir.attributes, computations(kernel.segment.fusion)
+
+
+def computations(fusion: Fusion) -> frozenset[object]:
+    """What a fusion computes, but for sizes and scalars."""
+    return frozenset(_computation(t) for t in fusion.outputs)
 
 
 def _computation(result: Tensor) -> object:
