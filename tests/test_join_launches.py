@@ -89,10 +89,57 @@ def test_what_reads_a_part_stays_behind() -> None:
     agrees(program, specs)
 
 
-def test_other_functions_stay_apart() -> None:
+def test_other_functions_stand_together_where_the_chip_has_room() -> None:
+    def two(a: Any, b: Any) -> list[Any]:
+        return [fw.exp(a), fw.sin(b)]
+
     specs = specs_of([(33,), (17, 3)], 1)
-    program = fw.compile(fw.trace(lambda a, b: [fw.exp(a), fw.sin(b)], *specs))
-    assert [len(x.kernel.parts) for x in program.launches] == [0, 0]
+    program = fw.compile(fw.trace(two, *specs))
+    assert [len(x.kernel.parts) for x in program.launches] == [2]
+    agrees(program, specs)
+    large = fw.compile(fw.trace(two, *specs_of([(33,), (1024, 1024)], 1)))
+    assert [len(x.kernel.parts) for x in large.launches] == [0, 0]
+
+
+def test_small_launches_around_a_large_one_keep_their_order() -> None:
+    """One reads what the large one leaves and the other does not: they stand together behind it."""
+
+    def three(a: Any, b: Any, c: Any) -> list[Any]:
+        return [fw.exp(a), fw.sin(c) * fw.max(fw.exp(b))]
+
+    specs = specs_of([(33,), (3000, 1100), (129,)], 1)
+    program = fw.compile(fw.trace(three, *specs))
+    (joined,) = (k for k, x in enumerate(program.launches) if x.kernel.parts)
+    assert joined > 0 and len(program.launches[joined].kernel.parts) == 2
+    agrees(program, specs)
+
+
+LENGTHS = [40000 + 1111 * k for k in range(12)]
+
+
+def test_rows_of_many_tensors_are_summed_in_one_launch_without_clusters() -> None:
+    def squares(*ts: Any) -> list[Any]:
+        return [fw.sum(t * t) for t in ts]
+
+    specs = specs_of([(n,) for n in LENGTHS], 1)
+    program = fw.compile(fw.trace(squares, *specs))
+    assert [len(x.kernel.parts) for x in program.launches] == [len(LENGTHS)]
+    agrees(program, specs)
+    (alone,) = fw.compile(fw.trace(squares, specs[0])).kernels
+    assert alone.ir.cluster
+
+
+def test_rows_that_need_each_other_keep_their_clusters() -> None:
+    def chain(x: Any) -> Any:
+        total = fw.sum(x * x)
+        for _ in range(2):
+            x = x / total
+            total = fw.sum(x * x)
+        return total
+
+    program = fw.compile(fw.trace(chain, S((LENGTHS[-1],), "float32")))
+    clustered = [k for k in program.kernels if k.ir.cluster]
+    assert len(clustered) == len(program.kernels)
 
 
 def test_a_launch_has_limits() -> None:

@@ -1,7 +1,8 @@
 """Launches of many small tensors become one: their blocks stand side by side (`side_by_side`).
 
 A step of an optimiser is one function of each of a list of tensors. Their kernels share nothing
-that fusion could keep in registers, but each launch costs what moving megabytes costs.
+that fusion could keep in registers, but each launch costs what moving megabytes costs. So do
+launches of other functions, of which the chip has room for all blocks at once.
 """
 
 from __future__ import annotations
@@ -30,20 +31,28 @@ parameters'); a pointer and the widest scalar have 8."""
 
 @dataclass(eq=False)
 class _Batch:
-    """Launches that may become one: what they compute, and what they access of each memory, and
-    whether they write there."""
+    """Launches that may become one: how and what they compute, None for those that stay alone, what
+    they access of each memory, and whether they write there."""
 
-    alike: object
+    alike: tuple[object, object] | None
     parts: list[Dispatch] = field(default_factory=list[Dispatch])
     statements: int = 0
     sites: dict[Tensor, list[tuple[Subspan, bool]]] = field(
         default_factory=dict[Tensor, list[tuple[Subspan, bool]]]
     )
 
-    def takes(self, other: _Batch) -> bool:
-        """Whether other launches are alike, and fit."""
-        if self.alike is None or self.alike != other.alike:
+    def is_like(self, other: _Batch) -> bool:
+        """Whether other launches compute alike, and fit."""
+        return self.alike is not None and self.alike == other.alike and self._fits(other)
+
+    def has_room_for(self, other: _Batch) -> bool:
+        """Whether each block of these and other launches has a multiprocessor to itself, so that
+        what the others compute costs nothing; and whether they fit."""
+        if self.alike is None or other.alike is None or self.alike[0] != other.alike[0]:
             return False
+        return _have_room([p.kernel for p in (*self.parts, *other.parts)]) and self._fits(other)
+
+    def _fits(self, other: _Batch) -> bool:
         parts = (*self.parts, *other.parts)
         if not _share_blocks([p.kernel for p in parts]):
             return False
@@ -76,8 +85,13 @@ def _share_blocks(kernels: Sequence[Kernel]) -> bool:
     if not share_blocks(blocks):
         return False
     threads = [b[0] or 1 for b in blocks]
+    return max(threads) <= 2 * min(threads) or _have_room(kernels)
+
+
+def _have_room(kernels: Sequence[Kernel]) -> bool:
+    """Whether each block of all parts has a multiprocessor to itself."""
     count = sum(constant_value(k.ir.grid[0].extent) or 0 for k in kernels)
-    return max(threads) <= 2 * min(threads) or count <= kernels[0].target.multiprocessors
+    return count <= kernels[0].target.multiprocessors
 
 
 def _alone(x: Dispatch) -> _Batch:
@@ -93,7 +107,8 @@ def _alone(x: Dispatch) -> _Batch:
 def join_launches(
     launches: Sequence[Dispatch], kernel_of: Callable[[tuple[Kernel, ...]], Kernel]
 ) -> list[Dispatch]:
-    """Launches of kernels that compute alike, joined as far as nothing in between keeps them apart.
+    """Launches of kernels that compute alike, or that have room beside each other, joined as far as
+    nothing in between keeps them apart.
     Those that access a part of a larger memory stay alone: whoever needs a part then waits for its
     writer only. `kernel_of`: the kernel that does what several do, `joined_kernel` or one that was
     made so before.
@@ -102,18 +117,25 @@ def join_launches(
     checks:   no part writes what another one accesses, nor does a launch that it passes
     order:    after launches know their order and sites, before memory is assigned to values
     """
-    batches: list[_Batch] = []
-    for x in launches:
-        new = _alone(x)
-        if not _place(batches, new):
-            batches.append(new)
+    batches = [_alone(x) for x in launches]
+    for takes in (_Batch.is_like, _Batch.has_room_for):
+        batches = _placed(batches, takes)
     return [_joined(b.parts, kernel_of) for b in batches]
 
 
-def _place(batches: list[_Batch], new: _Batch) -> bool:
-    """Adds a launch to the last batch that takes it, if nothing that needs the batch is needed by
-    the launch. What stands between them and needs the batch then follows it."""
-    k = next((k for k in reversed(range(len(batches))) if batches[k].takes(new)), None)
+def _placed(batches: Sequence[_Batch], takes: Callable[[_Batch, _Batch], bool]) -> list[_Batch]:
+    """The batches, each added to the last one before it that takes it."""
+    out: list[_Batch] = []
+    for new in batches:
+        if not _place(out, new, takes):
+            out.append(new)
+    return out
+
+
+def _place(batches: list[_Batch], new: _Batch, takes: Callable[[_Batch, _Batch], bool]) -> bool:
+    """Adds launches to the last batch that takes them, if nothing that needs the batch is needed by
+    them. What stands between them and needs the batch then follows it."""
+    k = next((k for k in reversed(range(len(batches))) if takes(batches[k], new)), None)
     if k is None or batches[k].meets(new):
         return False
     before: list[_Batch] = []
@@ -157,9 +179,8 @@ def joined_kernel(parts: tuple[Kernel, ...], companions: list[Kernel]) -> Kernel
     )
 
 
-def _alike(x: Dispatch) -> object:
-    """Equal for launches that may be joined: what they compute, but for sizes; None for a launch
-    that stays alone."""
+def _alike(x: Dispatch) -> tuple[object, object] | None:
+    """How a launch computes, and what, but for sizes; None for a launch that stays alone."""
     kernel = x.kernel
     if kernel.segment is None or stands_apart(kernel.ir) is not None:
         return None
