@@ -188,8 +188,9 @@ def _loops(
             kept, lanes = split(flow, kept, plan.vector)
     out: list[Loop] = []
     several: list[Loop] = []
+    lanes_reduce = plan.inner or plan.lanes_down
     kept_dim, reduce_dim = (
-        (Parallel.TIDY, Parallel.TIDX) if plan.inner else (Parallel.TIDX, Parallel.TIDY)
+        (Parallel.TIDY, Parallel.TIDX) if lanes_reduce else (Parallel.TIDX, Parallel.TIDY)
     )
     if kept is not None:
         if plan.kept_threads > 1:

@@ -102,6 +102,8 @@ class ReductionPlan:
     """Bytes that a block holds of the inputs of its rows."""
     rows: int = 1
     """Rows that a thread has part of."""
+    lanes_down: bool = False
+    """Whether the lanes of a warp share columns, of which a row has less than a line."""
 
     def candidate(self, target: Target) -> Candidate[ReductionPlan]:
         """The plan with its parameters by name."""
@@ -117,6 +119,7 @@ class ReductionPlan:
             kept_threads=self.kept_threads,
             cluster=self.cluster if self.cluster > 1 else None,
             rows=self.rows if self.rows > 1 else None,
+            lanes_down=self.lanes_down or None,
         )
         return Candidate(self.what, params, self)
 
@@ -140,7 +143,8 @@ class ReductionPlan:
         if not self.inner:
             size = f"{self.kept_threads} by {self.reduce_threads} threads, vectors of {self.vector}"
             shared_out = f" of a cluster of {self.cluster}" if self.cluster > 1 else ""
-            return f"columns {held}{shared_out}, {size}"
+            down = ", lanes down" if self.lanes_down else ""
+            return f"columns {held}{shared_out}, {size}{down}"
         if self.cluster > 1:
             return (
                 f"row in a cluster of {self.cluster}, slices {held}, {self.reduce_threads} threads"
@@ -409,6 +413,21 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
         yield _outer_plan(rows, vector, kept // 2, min(2 * down, MAX_THREADS), target)
     if not rows.is_read_again:
         yield from _columns_shared_out(rows, vector, kept, down, target)
+    yield from _lanes_down(rows, target)
+
+
+def _lanes_down(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Lanes down the columns where a row has less than a line of them: rows follow each other in
+    memory, and threads side by side would read the columns of rows that lie far apart."""
+    vector = math.gcd(rows.vector, rows.neighbours)
+    if rows.neighbours * rows.item_nbytes >= LINE_NBYTES or rows.columns < WARP_SIZE:
+        return
+    for wanted in (VECTORS_A_THREAD, 2 * VECTORS_A_THREAD):
+        down, _ = threads_along(rows.columns, 1, wanted=wanted)
+        kept = max(1, min(2 * SLICE_THREADS // down, power_of_two(rows.rows // vector)))
+        plan = _outer_plan(rows, vector, kept, down, target).plan
+        if plan.held_in is not None or not rows.is_read_again:
+            yield replace(plan, lanes_down=True).candidate(target)
 
 
 def _columns_shared_out(
