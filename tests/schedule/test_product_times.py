@@ -16,6 +16,7 @@ from bench.product_fit import predicted
 
 import fusewright as fw
 from fusewright.calibration import PRODUCT_FIGURES
+from fusewright.dtypes import bfloat16
 from fusewright.fusion.ir import MatMul
 from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.common import Params
@@ -185,6 +186,33 @@ def test_a_ring_longer_than_a_depth(stages: int) -> None:
     )
     report = fw.verify(kernel, *arrays)
     assert not report.missing and not report.redundant
+
+
+@pytest.mark.parametrize("depth", [64, 40])
+@pytest.mark.parametrize(("stages", "blocks"), [(2, 5), (4, 5), (3, 4)])
+def test_a_ring_goes_on_between_tiles_of_one_step(stages: int, blocks: int, depth: int) -> None:
+    """12 tiles, which five blocks have in three rounds, two tiles in the last: the warps that copy
+    are ahead by whole tiles."""
+    shapes = (3, 128, depth), (3, 128, depth)
+    fusion = fw.trace(
+        lambda x, w: fw.nn.relu(fw.matmul(x, fw.permute_dims(w, (0, 2, 1)))),
+        *(fw.TensorSpec(s, "bfloat16") for s in shapes),
+    )
+    kernel = _by_hand(fusion, ProductPlan(64, 64, 64, 1, stages, 64, group=2, blocks=blocks))
+    full = next(b for b in kernel.smem if b.name.startswith("ring_full"))
+    assert full.nbytes == 8 * stages
+    rng = np.random.default_rng(stages)
+    arrays = [np.asarray(rng.standard_normal(s), bfloat16.numpy) for s in shapes]
+    for seed in range(2):
+        got = kernel.simulate(*arrays, seed=seed)
+        assert not got.races
+        (want,) = fw.evaluate(fusion, *arrays)
+        np.testing.assert_allclose(
+            got.outputs[0].astype(float), np.asarray(want, float), rtol=2e-2, atol=2e-2
+        )
+    report = fw.verify(kernel, *arrays)
+    assert not report.missing and not report.redundant
+    assert kernel.resources().spill_stores == 0
 
 
 def test_the_two_models_agree() -> None:
