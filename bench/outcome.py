@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,19 @@ def from_json(found: dict[str, Any]) -> Outcome:
         found.get("of", ""),
         found.get("facts", {}),
     )
+
+
+def said_plan(plan: Mapping[str, Any]) -> str:
+    """The plan of a product (`bench.product_suite.plan_of`) in a few words."""
+    words = [f"operand {i} copied" for i in plan["copied"]]
+    words += ["operands exchanged"] if plan["exchanged"] else []
+    words += [f"{plan['factor']} parts by {plan['mode']}"] if plan["factor"] > 1 else []
+    for k in plan["kernels"]:
+        if "tile" in k:
+            words.append(f"{k['scheduler']} {k['tile']}")
+            words += [f"{k['stages']} stages"] if "stages" in k else []
+            words += [f"cluster {k['cluster']}"] if "cluster" in k else []
+    return ", ".join(words or ["no matrix instructions"])
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.outcome import Outcome, from_json, geometric_mean, kept_share, peers_of
+from bench.outcome import Outcome, from_json, geometric_mean, kept_share, peers_of, said_plan
 
 COLOURS = ("#1b6ca8", "#d1603d", "#8d99ae", "#5f8d4e", "#8e5ea2", "#b8860b", "#444444")
 BAR = 14
@@ -114,17 +114,27 @@ def neighbour_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def figures(outcomes: Sequence[Outcome], peers: Sequence[str]) -> str:
-    """All times, in microseconds, and what did not run."""
+    """All times, in microseconds, what did not run, and where plans are known these, with the time
+    that was predicted for them."""
+    planned = any("plan" in o.facts for o in outcomes)
     rows = [
         [
             o.name,
             f"{o.nbytes / 1e6:.1f}",
             f"{o.floor_us:.1f}",
             *(f"{o.times_us[p]:.1f}" if p in o.times_us else o.failures.get(p, "-") for p in peers),
+            *(_planned(o) if planned else ()),
         ]
         for o in outcomes
     ]
-    return html_table(["case", "MB", "floor", *peers], rows)
+    behind = ["predicted", "plan"] if planned else []
+    return html_table(["case", "MB", "floor", *peers, *behind], rows)
+
+
+def _planned(o: Outcome) -> tuple[str, str]:
+    """The predicted microseconds and the plan."""
+    us, plan = o.facts.get("predicted_us"), o.facts.get("plan")
+    return (f"{us:.1f}" if us else "-", said_plan(plan) if plan else "-")
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,156 +1,100 @@
-"""`python -m bench.product_fit [--fit]`
+"""`python -m bench.product_fit [--fit | --choice]`
 
 The predicted time of every measured plan of a product by warpgroups beside what an H200 or an H100
-took, from the JSON files of `bench/`. Both chips have the same multiprocessors, and memory of their
-own. With `--fit` the constants of `Calibration` that are fitted to them are
-searched for again: coordinate by coordinate, from those in use, the least sum of squared logarithms
-of predicted over measured, in which ratios beyond a tenth count linearly and those of kernels above
-100 us, which repeat within 1 %, two and a half times; those of the sweep, of which there are three
-times as many, and no large ones, count `SWEEP_WEIGHT`. No GPU is needed.
+took (`bench/measured_products.py`), and the root mean square of the logarithm of predicted over
+measured, by file and of all. No GPU is needed.
+
+With `--choice`, of the plans of a product that ran beside each other and that are in the menu of
+today, the one that ranks first against the fastest.
+
+With `--fit` the constants of `Calibration` that are fitted to them are searched for again:
+coordinate by coordinate, from those in use, the least sum of squared logarithms of predicted over
+measured, in which ratios beyond a tenth count linearly and those of kernels above 100 us, which
+repeat within 1 %, two and a half times; those of the sweep, of which there are three times as many,
+and no large ones, count `SWEEP_WEIGHT`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from bench.measured_products import TARGET, Measured, measured_plans
+from bench.outcome import geometric_mean
 from fusewright.calibration import PRODUCT_FIGURES
-from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, ProductPlan, Sizes
-from fusewright.schedule.heuristics.product_times import predicted_us
-from fusewright.schedule.products import is_promoted
-from fusewright.target import Target, target_of
+from fusewright.host.product_forms import EXCHANGED
+from fusewright.schedule.heuristics.product_plans import STAGED_ITEMSIZE, ProductPlan, menu_plans
+from fusewright.schedule.heuristics.product_suffix import PARTS, PLAIN, Suffix
+from fusewright.schedule.heuristics.product_times import predicted_us, ranked_us
+from fusewright.target import MMA_ROWS, Target
 
-TARGET = target_of("sm_90a")
-COPIES_US = 37.0
-"""Of both operands of 4097 x 4104 x 4104 into rows of whole lines: 35.2 predicted; 252.5 us with
-them for 215 alone, four rounds of tiles at the pace of 4096 cubed being five."""
 LINEAR_FROM = 0.1
 LONG_US, LONG_WEIGHT = 100.0, 2.5
-SWEEP_WEIGHT = 0.4
-H100_NBYTES_PER_US = 3_350_000
-"""Of memory, by the data sheet of the SXM5 module."""
-STRADDLED = 1.875
-"""Lines that rows of 8,208 bytes touch in a box."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A plan that ran: so many slices were summed by a second kernel. `memory` is that of the chip,
-    bytes a microsecond."""
-
-    name: str
-    sizes: Sizes
-    plan: ProductPlan
-    us: float
-    slices: int = 1
-    memory: int = TARGET.memory_nbytes_per_us
-    weight: float = 1.0
-
-
-def few_rows() -> Iterator[Measured]:
-    """`product-plans-2026-11-23-h200.json`."""
-    for r in _json("product-plans-2026-11-23-h200.json")["plans"]:
-        if "tile" not in r:
-            continue
-        m, n, k = r["shape"]
-        (rows, columns), slices = r["tile"], r["slices"]
-        if r["exchanged"]:
-            m, n = n, m
-        name = f"{m}x{n}x{k} in {slices}, {rows}x{columns}, {r['stages']} stages"
-        plan = ProductPlan(rows, columns, 64, rows // 64, r["stages"])
-        yield Measured(name, Sizes(slices, m, n, k // slices), plan, r["us"], slices)
-
-
-def large() -> Iterator[Measured]:
-    """Products that fill the chip: by the file, the row and, of plans in clusters, the column."""
-    wide, tall, narrow = _plan(128, 256, 4), _plan(256, 128, 3), _plan(128, 192, 4)
-    below, beside = {"cluster": (2, 1)}, {"cluster": (1, 2)}
-    c4, c8, odd = (Sizes(1, m, n, n) for m, n in ((4096, 4096), (8192, 8192), (4097, 4104)))
-    clusters = "product-clusters-2026-11-24-h200.json"
-    for sizes, name in ((c4, "TN 4096x4096x4096"), (c8, "TN 8192x8192x8192")):
-        yield _of(clusters, name, "fusewright", sizes, wide)
-        yield _of(clusters, name, "128x256x64, .*2x1", sizes, replace(wide, **below))
-        yield _of(clusters, name, "256x128x64, .*1x2", sizes, replace(tall, **beside))
-    yield _of(clusters, "TN 4096x4096x4096", "128x256x64, .*1x2", c4, replace(wide, **beside))
-    yield _of(clusters, "TN 8192x8192x8192", "128x192x64, .*2x1", c8, replace(narrow, **below))
-    name = "TN 4097x4104x4104"
-    yield _of(clusters, name, "fusewright", odd, wide, COPIES_US)
-    yield _of(clusters, name, "128x192x64, .*2x1", odd, replace(narrow, **below), COPIES_US)
-    yield _of(clusters, name, "128x192x64, .*1x2", odd, replace(narrow, **beside), COPIES_US)
-    yield _of(clusters, name, "128x256x64, .*2x1", odd, replace(wide, **below), COPIES_US)
-    in_place = replace(odd, lines=(STRADDLED, STRADDLED))
-    yield _of("products-2026-11-22-h200.json", name, "fusewright", in_place, wide)
-    day = "products-2026-11-23-h200.json"
-    yield _of(day, "TT 8192x8192x4096", "fusewright", Sizes(1, 8192, 8192, 4096), wide)
-    pair = _plan(128, 128, 4, products=2)
-    yield _of(day, "gated 8192x14336x4096", "fusewright", Sizes(1, 8192, 14336, 4096), pair)
-    few = _plan(128, 64, 8)
-    yield _of(day, "TN 256x4096x4096", "fusewright", Sizes(1, 256, 4096, 4096), few)
-    evening = "products-2026-11-23-evening-h200.json"
-    for n in (4096, 8192):
-        kinds = (("tf32 TN", 4, (128, 256)), ("fp8", 1, (128, 192)))
-        for kind, itemsize, (rows, columns) in kinds:
-            plan = _plan(rows, columns, 4, itemsize=itemsize)
-            sizes = Sizes(1, n, n, n, itemsize)
-            yield _of(evening, f"{kind} {n}x{n}x{n}", "fusewright", sizes, plan)
-
-
-def sweep() -> Iterator[Measured]:
-    """Products of few tiles on an H100, `product-sweep-2026-11-25-h100.json`, but for plans of
-    which two blocks share a multiprocessor: the formula has one."""
-    for r in _json("product-sweep-2026-11-25-h100.json")["forms"]:
-        if "plan" not in r or r["us"] is None or r["mode"] == "half":
-            continue
-        m, n, k = map(int, r["case"].split("x"))
-        m, n = (n, m) if r["exchanged"] else (m, n)
-        slices, plan = (
-            r["slices"],
-            ProductPlan(**{**r["plan"], "cluster": tuple(r["plan"]["cluster"])}),
-        )
-        sizes = Sizes(slices, m, n, k // slices)
-        name = f"{r['case']} {r['form']}"
-        yield Measured(name, sizes, plan, r["us"], slices, H100_NBYTES_PER_US, SWEEP_WEIGHT)
-
-
-def _plan(
-    rows: int, columns: int, stages: int, *, products: int = 1, itemsize: int = 2
-) -> ProductPlan:
-    depth = DEPTH_NBYTES // itemsize
-    promoted = is_promoted(itemsize)
-    return ProductPlan(rows, columns, depth, 2, stages, products=products, promoted=promoted)
-
-
-def _of(
-    file: str, name: str, column: str, sizes: Sizes, plan: ProductPlan, beside: float = 0.0
-) -> Measured:
-    """A row of a file without so many microseconds of kernels beside the product; of plans the
-    column whose tile and cluster are given as `tile, .*cluster`."""
-    row = next(r for r in _json(file)["products"] if r["name"] == name)
-    tile, _, cluster = column.partition(", .*")
-    found = (us for c, us in row["us"].items() if tile in c and cluster in c)
-    return Measured(f"{name}, {column}", sizes, plan, next(found) - beside)
-
-
-def _json(file: str) -> Any:
-    return json.loads((Path(__file__).parent / file).read_text())
+FITTED_FILES = ("few_rows", "large", "sweep")
+"""Those that the constants were fitted to; the others came later."""
 
 
 def predicted(m: Measured, target: Target = TARGET) -> float:
     """Microseconds by the model on the chip that was measured, with those of a second kernel that
     sums slices, and of turns behind the second."""
-    target = replace(target, memory_nbytes_per_us=m.memory)
-    us = predicted_us(m.sizes, m.plan, target)
+    return _beside(m, target) + predicted_us(m.sizes, m.plan, _chip(m, target), _suffix(m))
+
+
+def ranked(m: Measured) -> float:
+    """The same with the margins by which the compiler chooses, for clusters and for exchanged
+    operands, but for what a launch takes on a stream: plans beside each other ran in graphs."""
+    us = ranked_us(m.sizes, m.plan, _chip(m, TARGET), _suffix(m))
+    if m.exchanged and m.sizes.columns > MMA_ROWS:
+        us = max(EXCHANGED * us, us + TARGET.calibration.launch_us)
+    return _beside(m, TARGET) + us
+
+
+def _suffix(m: Measured) -> Suffix:
+    return PARTS if m.slices > 1 else PLAIN
+
+
+def _chip(m: Measured, target: Target) -> Target:
+    return replace(target, memory_nbytes_per_us=m.memory)
+
+
+def _beside(m: Measured, target: Target) -> float:
+    """Microseconds of hand-overs behind the second, and of the kernel that sums slices."""
+    known, us = target.calibration, 0.0
     if m.plan.mode == "vector":
-        us += (m.plan.splits - 2) * target.calibration.hop_us
+        us += (m.plan.splits - 2) * known.hop_us
     if m.slices > 1:
-        moved = 8 * m.slices * m.sizes.rows * m.sizes.columns
-        us += target.calibration.sums_launch_us + moved / target.memory_nbytes_per_us
+        moved = (8 * m.slices + STAGED_ITEMSIZE) * m.sizes.rows * m.sizes.columns
+        us += known.sums_launch_us + moved / m.memory
     return us
+
+
+def is_listed(m: Measured) -> bool:
+    """Whether the menu of today has the tile of a plan with its warpgroups and its cluster, and
+    results leave as they did."""
+
+    def tile(p: ProductPlan) -> tuple[object, ...]:
+        return p.rows, p.columns, p.warpgroups, p.cluster, p.staged > 0
+
+    outputs = 0 if m.slices > 1 or m.plan.splits > 1 else 1
+    return tile(m.plan) in {tile(p) for p in menu_plans(m.sizes, TARGET, outputs=outputs)}
+
+
+def choices(rows: Sequence[Measured]) -> dict[str, tuple[Measured, Measured]]:
+    """Of each group with several plans of today's menu the one that ranks first, and the fastest. A
+    plan that ran several times has the mean of its times."""
+    groups: dict[str, dict[object, list[Measured]]] = {}
+    for m in rows:
+        if m.group and is_listed(m):
+            runs = groups.setdefault(m.group, {})
+            runs.setdefault((m.sizes, m.plan), []).append(m)
+    found: dict[str, tuple[Measured, Measured]] = {}
+    for group, runs in groups.items():
+        own = [replace(r[0], us=geometric_mean([m.us for m in r])) for r in runs.values()]
+        if len(own) > 1:
+            found[group] = min(own, key=ranked), min(own, key=lambda m: m.us)
+    return found
 
 
 def loss(rows: Sequence[Measured], figures: Sequence[float]) -> float:
@@ -180,21 +124,44 @@ def search(of: Callable[[Sequence[float]], float], start: Sequence[float]) -> li
     return best
 
 
+def error(rows: Sequence[Measured]) -> float:
+    """The root mean square of the logarithm of predicted over measured."""
+    return math.hypot(*(math.log(predicted(m) / m.us) for m in rows)) / len(rows) ** 0.5
+
+
 def main() -> None:
-    """Prints the table, and with `--fit` the constants."""
+    """Prints the table, or the choices, and with `--fit` the constants."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--choice", action="store_true")
     args = parser.parse_args()
-    rows = [*few_rows(), *large(), *sweep()]
-    for m in rows:
+    files = measured_plans()
+    if args.choice:
+        _show_choices([m for rows in files.values() for m in rows])
+        return
+    for m in (m for rows in files.values() for m in rows):
         us = predicted(m)
         print(f"{m.name:50s} {m.us:8.1f} us, predicted {us:8.1f}, {us / m.us:5.2f}")
-    errors = [math.log(predicted(m) / m.us) for m in rows]
-    print(f"root mean square of the logarithm: {math.hypot(*errors) / len(errors) ** 0.5:.3f}")
+    for name, rows in files.items():
+        bias = geometric_mean([predicted(m) / m.us for m in rows])
+        print(f"{name}: {len(rows)} plans, error {error(rows):.3f}, predicted {bias:.3f} times")
+    every = [m for rows in files.values() for m in rows]
+    print(f"root mean square of the logarithm: {error(every):.3f}")
     if args.fit:
+        fitted = [m for name in FITTED_FILES for m in files[name]]
         own = [getattr(TARGET.calibration, f) for f in PRODUCT_FIGURES]
-        found = search(lambda figures: loss(rows, figures), own)
+        found = search(lambda figures: loss(fitted, figures), own)
         print({f: round(x, 3) for f, x in zip(PRODUCT_FIGURES, found, strict=True)})
+
+
+def _show_choices(rows: Sequence[Measured]) -> None:
+    found = choices(rows)
+    for group, (first, best) in found.items():
+        print(f"{group:34s} {first.us / best.us:.3f}  {first.name}")
+        if first is not best:
+            print(f"{'':40s}  {best.name}")
+    mean = geometric_mean([first.us / best.us for first, best in found.values()])
+    print(f"of {len(found)} products the first takes {mean:.4f} times the fastest")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 
 import fusewright as fw
 from bench.graphs import graphed, rounds_us, same_bits
-from bench.outcome import Outcome, geometric_mean, kept_share
+from bench.outcome import Outcome, geometric_mean, kept_share, said_plan
 from bench.products import (
     COPIES_NBYTES,
     Product,
@@ -43,6 +43,9 @@ from bench.products import (
     torch_dtype,
 )
 from fusewright.core.substitution import estimate
+from fusewright.fusion.ir import MatMul
+from fusewright.fusion.passes.narrow_products import narrow_products
+from fusewright.host.product_forms import is_swapped, product_slices, stored_axis
 from fusewright.program import Program
 
 ASKED = ("nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits")
@@ -155,9 +158,11 @@ def save(chosen: Sequence[Entry], folder: Path) -> None:
         if here.exists():
             continue
         program = _compiled(e.product)
-        here.with_suffix(".json").write_text(json.dumps(_known(program)) + "\n")
+        known = known_of(e.product, program)
+        here.with_suffix(".json").write_text(json.dumps(known) + "\n")
         program.save(here)
-        print(f"{e.name}: {_known(program)}", flush=True)
+        predicted = f"predicted {known['predicted_us']:.1f}"
+        print(f"{e.name}: {predicted}, {said_plan(known['plan'])}", flush=True)
 
 
 def _file(e: Entry) -> str:
@@ -169,10 +174,39 @@ def _compiled(p: Product) -> Program:
         return fw.compile(p.fusion(), target="sm_90a")
 
 
-def _known(program: Program) -> dict[str, Any]:
-    """Its kernels, and the microseconds that are predicted."""
-    times = [float(k.predicted.us) for k in program.kernels if k.predicted]
-    return {"kernels": [str(k.heuristic) for k in program.kernels], "predicted_us": sum(times)}
+def known_of(p: Product, program: Program) -> dict[str, Any]:
+    """What is known without a device: kernels, the microseconds that all launches are predicted to
+    take, and the plan."""
+    kernels = [x.kernel for x in program.launches]
+    times = [float(k.predicted.us) for k in kernels if k.predicted]
+    return {
+        "kernels": [str(k.heuristic) for k in kernels],
+        "predicted_us": sum(times),
+        "plan": plan_of(p, program),
+    }
+
+
+def plan_of(p: Product, program: Program) -> dict[str, Any]:
+    """How a product is computed. By number the operands that are stored anew first; whether they
+    stand in each other's place; the `mode` by which the depth is shared, and by how many, the
+    `factor`: "whole", "two kernels" where a second one sums slices, else the blocks' own; and what
+    was planned for each kernel. Products that share an operand have one form."""
+    with fw.config(float32_matmul=p.precision):
+        values = narrow_products(p.fusion()).values
+        t = next(t for t in values if isinstance(t.op, MatMul))
+        copied = [i for i in (0, 1) if stored_axis(t, i, program.target) is not None]
+        slices, exchanged = product_slices(t, program.target), is_swapped(t, program.target)
+    parts = [k for x in program.launches for k in x.kernel.parts or (x.kernel,)]
+    kernels = [{"scheduler": h.scheduler, **dict(h.values)} for k in parts if (h := k.heuristic)]
+    shared = next((k for k in kernels if "splits" in k), {"mode": "whole", "splits": 1})
+    mode, factor = ("two kernels", slices) if slices > 1 else (shared["mode"], shared["splits"])
+    return {
+        "copied": copied,
+        "exchanged": exchanged,
+        "mode": mode,
+        "factor": factor,
+        "kernels": kernels,
+    }
 
 
 def run(
@@ -207,14 +241,15 @@ def run(
 
 
 def said(o: Outcome) -> str:
-    """One line of an outcome."""
+    """An outcome in one line, and its plan in another."""
     times = ", ".join(f"{k} {v:.1f}" for k, v in o.times_us.items())
     best = best_ratio(o)
     ratio = f", {best:.3f} of the best peer" if best else ""
     wrong = f", failures {o.failures}" if o.failures else ""
     predicted = f", predicted {o.facts['predicted_us']:.1f}" if o.facts.get("predicted_us") else ""
     error = o.errors.get("fusewright", float("nan"))
-    return f"{o.name}: floor {o.floor_us:.1f}, {times}{ratio}{predicted}, error {error:.1e}{wrong}"
+    first = f"{o.name}: floor {o.floor_us:.1f}, {times}{ratio}{predicted}, error {error:.1e}{wrong}"
+    return f"{first}\n    {said_plan(o.facts['plan'])}" if "plan" in o.facts else first
 
 
 def best_ratio(o: Outcome) -> float | None:
@@ -274,7 +309,7 @@ def _measured(e: Entry, peers: Sequence[str], folder: Path | None) -> Outcome:
             failures[peer] = f"{type(error).__name__}: {error}"[:300]
     nbytes = sum(t.dtype.nbytes * numel([estimate(x) for x in t.shape]) for t in _moved(fusion))
     samples, replay = _times(fns, copies, nbytes)
-    facts = _quarters(samples) | (known or _known(program)) | ({} if e.of else _state(replay))
+    facts = _quarters(samples) | (known or known_of(p, program)) | ({} if e.of else _state(replay))
     facts["tflops"] = p.flop / statistics.median(samples["fusewright"]) / 1e6
     runs = int(SAME_RUNS_US / statistics.median(samples["fusewright"]))
     if not same_bits(fns["fusewright"], copies[0], max(10, min(1000, runs))):

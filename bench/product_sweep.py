@@ -45,6 +45,7 @@ from fusewright.schedule.heuristics.product_plans import (
     in_split_clusters,
     menu_plans,
 )
+from fusewright.schedule.heuristics.product_suffix import PARTS
 from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.target import target_of
 
@@ -141,7 +142,7 @@ def _forms(sizes: Sizes, exchanged: bool) -> Iterator[Form]:
         part = replace(sizes, batch=slices, depth=sizes.depth // slices)
         for p in menu_plans(part, TARGET, outputs=0):
             if p.cluster_size == 1:
-                us = predicted_us(part, p, TARGET) + _sums_us(part)
+                us = predicted_us(part, p, TARGET, PARTS) + _sums_us(part)
                 yield Form("two kernels", exchanged, p, us, part, slices)
 
 

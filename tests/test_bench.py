@@ -11,7 +11,7 @@ import pytest
 from bench import peers, product_suite
 from bench.cases import CASES, Case
 from bench.neighbours import neighbours
-from bench.outcome import Outcome, from_json, kept_share, table
+from bench.outcome import Outcome, from_json, kept_share, said_plan, table
 from bench.page import write_page
 from bench.products import PRODUCTS, line_of, plans_in_clusters
 from bench.sanitize import LONG_ROWS
@@ -194,6 +194,46 @@ def test_the_suite_of_products() -> None:
     assert (deeper.k, deeper.product.shapes[0]) == (fp8.k + 16, (fp8.m, fp8.k + 16))
     with pytest.raises(ValueError, match="no product has fft in its name; there are TN 4096"):
         product_suite.entries(("fft",), neighbours=False)
+
+
+@pytest.mark.parametrize(
+    ("entry", "pattern"),
+    [
+        ((512, 1024, 32768), r"\d parts by two kernels, matmul \d+x\d+x64, \d stages"),
+        ((16, 4096, 4096), r"operands exchanged, matmul \d+x16x64, \d+ stages"),
+        ((4096, 4096, 4104), r"matmul 128x256x64, 4 stages, cluster 2x1"),
+        ((4096, 4096, 4100), r"operand 0 copied, operand 1 copied, matmul 128x256x64, 4 stages"),
+        ((520, 332, 1028), r"warp_matmul \d+x\d+x64, 3 stages"),
+        ((1, 4096, 4096), r"no matrix instructions"),
+    ],
+)
+def test_the_suite_tells_of_each_product_how_it_was_planned(
+    entry: tuple[int, int, int], pattern: str, tmp_path: Path
+) -> None:
+    e = product_suite.Entry(product_suite.TN, *entry)
+    program = fw.compile(e.product.fusion(), target="sm_90a")
+    known = product_suite.known_of(e.product, program)
+    said = said_plan(known["plan"])
+    assert re.fullmatch(pattern, said)
+    times = [float(x.kernel.predicted.us) for x in program.launches if x.kernel.predicted]
+    assert known["predicted_us"] == sum(times) > 0
+    o = Outcome(e.name, 1, 7.0, {"fusewright": 10.0}, {}, [], {}, facts=known)
+    assert product_suite.said(o).splitlines()[1].strip() == said
+    kept = json.loads(json.dumps(o.as_json()))["facts"]["plan"]
+    assert kept.keys() == {"copied", "exchanged", "mode", "factor", "kernels"}
+    source = tmp_path / "run.json"
+    report = {"date": "2026-01-02", "method": "", "environment": {}, "cases": [o.as_json()]}
+    source.write_text(json.dumps(report))
+    text = write_page(source, tmp_path / "run.html").read_text()
+    cells = ("<th>plan</th>", f"<td>{said}</td>", f"<td>{known['predicted_us']:.1f}</td>")
+    assert all(cell in text for cell in cells)
+
+
+def test_the_plan_of_blocks_that_share_a_depth_is_told() -> None:
+    alone = {"copied": [], "exchanged": False, "mode": "slices", "factor": 33}
+    kernel = {"scheduler": "matmul", "tile": "64x64x64", "stages": 4, "splits": 33}
+    said = said_plan({**alone, "kernels": [{**kernel, "mode": "slices"}]})
+    assert said == "33 parts by slices, matmul 64x64x64, 4 stages"
 
 
 def test_the_ten_products_count_apart() -> None:

@@ -111,11 +111,11 @@ def _several_columns(mode: str, *, suffix: bool) -> fw.Schedule:
 
 
 def _is_possible(kind: str, mode: str, splits: int) -> bool:
-    """A cluster has at most 8 blocks, which finish equal shares of a product; the copy engine adds
-    16 bytes or more, which one element does not have; one part of a full sum is all of it."""
+    """A cluster has at most 8 blocks, which finish equal shares of a product; one part of a full
+    sum is all of it."""
     if mode == "cluster":
         return 1 < splits <= 8 and (kind != "product" or splits % 2 == 0)
-    return kind != "full sum" or (splits > 1 and mode != "tma")
+    return kind != "full sum" or splits > 1
 
 
 _KINDS: dict[str, Callable[..., fw.Schedule]] = {

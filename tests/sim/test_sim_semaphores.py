@@ -99,6 +99,31 @@ def test_blocks_that_share_a_semaphore_are_one_domain() -> None:
     assert trace.blocks.tolist() == [[1, 5, 9]]
 
 
+def of_ten(text: str) -> ir.Kernel:
+    """Blocks of ten threads, three of which run as one domain."""
+    return parse_kernel(text.replace("192", "30").replace("64", "10"))
+
+
+def test_blocks_of_less_than_a_warp_are_warps_apart() -> None:
+    """The threads of a block meet at a sync of their warp, those of others in the same domain do
+    not, and a sync of one's own warp orders nothing that another block does."""
+    warps = {"ENTER": "warp_sync #1\n", "LEAVE": "warp_sync #2\n"}
+    assert verdict(of_ten(turn(**warps))) == frozenset()
+    for left_out in ("ACQUIRE", "ENTER", "LEAVE"):
+        assert verdict(of_ten(turn(**{**warps, left_out: ""}))) == {"race"}
+
+
+def test_lanes_of_another_block_are_not_read() -> None:
+    part = "r[0] = load x[192*bx + 64*by + tx]\n"
+    down = part + "r[0] = shuffle.down(r[0], 4)\n"
+    kernel = of_ten(turn(PART=down))
+    found = run(kernel)
+    assert [r.message for r in found.races if "beyond the 10 threads of the block" in r.message]
+    x = case_of(kernel).arrays[kernel.params[0]]
+    rows = np.asarray(x, np.float64).reshape(4, 3, 10)
+    np.testing.assert_allclose(found.outputs[0].reshape(4, 10)[:, :6], rows.sum(axis=1)[:, 4:])
+
+
 def test_a_race_between_blocks_names_both() -> None:
     found = run(parse_kernel(turn(ACQUIRE=""))).races
     assert found[0].first is not None and found[0].second is not None

@@ -17,8 +17,13 @@ from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.passes.swap_products import swap_products
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
-from fusewright.schedule.heuristics.product_plans import DEPTH_NBYTES, LARGE_TILE, Sizes
-from fusewright.schedule.heuristics.product_suffix import Suffix
+from fusewright.schedule.heuristics.product_plans import (
+    DEPTH_NBYTES,
+    LARGE_TILE,
+    STAGED_ITEMSIZE,
+    Sizes,
+)
+from fusewright.schedule.heuristics.product_suffix import PARTS, PLAIN, Suffix
 from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
 from fusewright.schedule.products import (
@@ -363,7 +368,8 @@ def _widths(t: Tensor) -> tuple[int, int]:
 
 
 def _by_warps_us(sizes: Sizes, count: int, widths: tuple[int, int], target: Target) -> float:
-    return _in_slices_us(sizes, count, target, lambda s: least_warp_us(s, widths, target))
+    written = STAGED_ITEMSIZE if count == 1 else 0
+    return _in_slices_us(sizes, count, target, lambda s: least_warp_us(s, widths, target, written))
 
 
 # --- operands in each other's place ---------------------------------------------------------------
@@ -377,8 +383,8 @@ def is_swapped(t: Tensor, target: Target) -> bool:
     if not _may_swap(t, target):
         return False
     count = product_slices(t, target)
-    part, outputs = _part(sizes_of(t), count), int(count == 1 and t.dtype is not float32)
-    return _placed_us(part, outputs, target)[1]
+    suffix = PLAIN if count == 1 and t.dtype is not float32 else PARTS
+    return _placed_us(_part(sizes_of(t), count), suffix, target)[1]
 
 
 def _may_swap(t: Tensor, target: Target) -> bool:
@@ -389,13 +395,12 @@ def _may_swap(t: Tensor, target: Target) -> bool:
     return sum_of_products_reason(t, target) is None and not is_by_warps(t, target)
 
 
-def _placed_us(sizes: Sizes, outputs: int, target: Target) -> tuple[float, bool]:
-    """Microseconds of a product with the operands in those places that are faster, where so many
-    results leave by boxes, and whether they are exchanged: by a margin, but where there are fewer
-    rows than a tile has. Threads store what leaves by no boxes across, then."""
-    own = least_us(sizes, target, outputs=outputs)
-    other = least_us(_exchanged(sizes), target, outputs=outputs)
-    if not outputs:
+def _placed_us(sizes: Sizes, suffix: Suffix, target: Target) -> tuple[float, bool]:
+    """Microseconds of a product with the operands in those places that are faster, and whether they
+    are exchanged: by a margin, but where there are fewer rows than a tile has. Threads store what
+    leaves by no boxes across, then."""
+    own, other = (least_us(s, target, suffix) for s in (sizes, _exchanged(sizes)))
+    if not suffix.boxed:
         nbytes = float32.nbytes * sizes.batch * sizes.rows * sizes.columns
         other += target.calibration.across_weight * nbytes / target.memory_nbytes_per_us
     few = sizes.rows <= MMA_ROWS
@@ -490,18 +495,18 @@ def aligned_us(t: Tensor, target: Target) -> float:
 def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
     """The same of warpgroups, with the operands in those places that are faster: threads store the
     parts that slices leave."""
-    outputs = int(count == 1)
-    return _in_slices_us(sizes, count, target, lambda s: _placed_us(s, outputs, target)[0])
+    suffix = PLAIN if count == 1 else PARTS
+    return _in_slices_us(sizes, count, target, lambda s: _placed_us(s, suffix, target)[0])
 
 
 def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes], float]) -> float:
     """Microseconds of the products of slices, each of which takes `us`, and of the kernel that sums
-    them: a slice's products are written and read as float32, and what follows waits for a launch on
-    a stream, instead of being computed where the products are."""
+    them: a slice's products are written and read as float32, the result is written, and what
+    follows waits for a launch on a stream, instead of being computed where the products are."""
     if count == 1:
         return us(sizes)
-    part = _part(sizes, count)
-    moved = 2 * 4 * part.batch * part.rows * part.columns
+    places = sizes.batch * sizes.rows * sizes.columns
+    moved = (2 * float32.nbytes * count + STAGED_ITEMSIZE) * places
     known = target.calibration
     sums = known.sums_launch_us + known.stream_launch_us + moved / target.memory_nbytes_per_us
-    return us(part) + sums
+    return us(_part(sizes, count)) + sums

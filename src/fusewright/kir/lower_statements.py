@@ -33,6 +33,7 @@ from fusewright.kir.lower_turns import (
     at_reader,
     blocks_reduced,
     check_request,
+    fill_of_part,
     gathering_of_stage,
     is_shared_out_in_cluster,
     part_loops,
@@ -164,6 +165,7 @@ class Statements:
         is_short = prove(less(turns.count, 3)) is True
         copied = (store,) if is_short else (If(turns.is_first, (store,), (reduce,)),)
         ready = self._over_lanes(s, lambda d: d.leave(staged, ZERO))
+        ready += fill_of_part(self.storage, s, staged)
         earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
         return [
             Alloc(staged),

@@ -6,8 +6,10 @@
     release f[group] = (order + 1) % count
 
 The last block holds the sum in registers; what reads it runs there. In mode "tma" the copy engine
-adds parts from shared memory to `work`. In mode "slices" every block leaves its part, waits until
-all are there, and finishes a share of the sum in its first threads, its last ones in the last:
+adds parts from shared memory to `work`: multiples of 16 bytes, so that a part of fewer, such as the
+one element of a full sum, ends with elements that change nothing. In mode "slices" every block
+leaves its part, waits until all are there, and finishes a share of the sum in its first threads,
+its last ones in the last:
 
     work[group, order, ..] = part;  arrive f[group];  acquire f[group] until count;  leave f[group]
     if (mine) part = work[group, 0, ..] + .. + work[group, count - 1, ..]
@@ -33,11 +35,12 @@ from fusewright.core.conditions import (
     substitute_condition,
 )
 from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.identities import reduction_identity
 from fusewright.dtypes import DType, uint32
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
-from fusewright.kir.ir import Buffer, Dim
+from fusewright.kir.ir import Alloc, Buffer, Compute, Dim, Imm, Reg, Statement, Store
 from fusewright.kir.lower_storage import Context, Storage
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
@@ -269,6 +272,9 @@ def turns_of_stage(storage: Storage, s: Stage) -> Turns:
     index, groups = _groups(storage, s, order)
     position, count = _number(order)
     size = elements_of_block(storage, s)
+    if s.grid_mode == "tma":
+        unit = BULK_ALIGNMENT // work_dtype(s).nbytes
+        size = -(-size // unit) * unit
     flags, work = _memory(s, groups, groups * size)
     made = Turns(flags, index, position, count, work, size)
     storage.context.orders[s] = made
@@ -422,6 +428,20 @@ def reducing_function(s: Stage) -> str:
     return s.op.fn if isinstance(s.op, Reduce) else "add"
 
 
+def fill_of_part(storage: Storage, s: Stage, staged: Buffer) -> list[Statement]:
+    """What follows a block's part in the shared memory that the copy engine takes, by one thread:
+    elements that change nothing where they are combined."""
+    own, size = elements_of_block(storage, s), constant_value(staged.size)
+    if size is None or own == size:
+        return []
+    identity = Imm(reduction_identity(reducing_function(s), staged.dtype), staged.dtype)
+    register = Reg(storage.temporary(s, staged.dtype, 1))
+    dims = (storage.context.dims[n] for n in THREAD_DIMS.values())
+    alone = all_of([equal(d.var, 0) for d in dims if d.extent != ONE])
+    stores = (Store(staged, Int(i), register, 1, alone) for i in range(own, size))
+    return [Alloc(register.buffer), Compute("copy", register, (identity,)), *stores]
+
+
 def staged_part(s: Stage, turns: Turns) -> Buffer:
     """Shared memory from which the copy engine takes the block's part. Raises ScheduleError for
     what it cannot add."""
@@ -438,12 +458,6 @@ def staged_part(s: Stage, turns: Turns) -> Buffer:
         takes = f"it takes {', '.join(known)}" if known else "of any dtype"
         raise ScheduleError(
             f"{what}: the copy engine does not reduce {dtype} by {fn}, {takes}; use mode 'vector'"
-        )
-    nbytes = turns.size * dtype.nbytes
-    if nbytes % BULK_ALIGNMENT:
-        raise ScheduleError(
-            f"{what}: a block has {nbytes} bytes of {s.name}, and the copy engine moves multiples "
-            f"of {BULK_ALIGNMENT}; use mode 'vector', or let a block have more of it"
         )
     return Buffer(f"{s.name}_part", dtype, Int(turns.size), Memory.SHARED, MAX_VECTOR_NBYTES)
 

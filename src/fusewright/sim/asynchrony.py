@@ -235,7 +235,8 @@ def _mbarrier_start(s: ir.MbarInit | ir.MbarInvalidate, run: Run) -> Step:
 def _mbarrier_arrive(s: ir.MbarArrive | ir.MbarExpect, run: Run) -> Step:
     slot = _MbarrierSlot(s, run)
     nbytes = s.nbytes if isinstance(s, ir.MbarExpect) else 0
-    first_lane = (np.arange(run.execution.nthreads) % WARP_SIZE == 0)[None, :]
+    size = run.execution.nthreads // run.execution.row_blocks
+    first_lane = (np.arange(run.execution.nthreads) % size % WARP_SIZE == 0)[None, :]
 
     def step(f: Frame) -> None:
         mask, some = f.mask, True

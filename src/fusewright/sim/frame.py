@@ -224,13 +224,15 @@ class Frame:
             count=int(np.broadcast_to(where, (self.nblocks, self.nthreads)).sum()),
         )
 
-    def diverged(self, statement: ir.Statement, group: int) -> None:
-        """Report a collective statement that a part of a group of threads does not reach."""
+    def diverged(self, statement: ir.Statement, group: int | None) -> None:
+        """Report a collective statement that a part of a group of threads of a block does not
+        reach, None for the threads of all blocks that run in step."""
         if self.mask is None:
             return
         full = np.broadcast_to(self.mask, (self.mask.shape[0], self.nthreads))
         size = self.trace.block_nthreads
-        whole = self.nthreads if group > size else size
+        whole = size if group is not None else self.nthreads
+        group = min(group or whole, whole)
         starts = (b + n for b in range(0, self.nthreads, whole) for n in range(0, whole, group))
         for start in starts:
             part = full[:, start : min(start + group, start - start % whole + whole)]

@@ -18,8 +18,7 @@ from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import agents_of
 from fusewright.sim.lives import RemoteWrite
 from fusewright.sim.model import Model
-from fusewright.sim.trace import SyncEvent, Trace, rows_of
-from fusewright.target import WARP_SIZE
+from fusewright.sim.trace import SyncEvent, Trace, rows_of, warps_of
 
 _BLOCKING = (
     ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.MbarWait, ir.ClusterWait, ir.SemaphoreAcquire,
@@ -118,7 +117,7 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
     kinds = {kind for kind in groups if kind is not None}
     blocks = first_thread // trace.block_nthreads
     units = _units(points, nstrands)
-    warps = first_thread // WARP_SIZE
+    warps = warps_of(trace)[first_thread]
     in_step = warps if model.warp_sync_stays_in_warp else np.zeros_like(warps)
     return Replayable(
         trace,

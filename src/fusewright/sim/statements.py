@@ -146,8 +146,10 @@ def _shuffle(s: ir.Shuffle, run: Run) -> Step:
 
 def _source_threads(s: ir.Shuffle, amount: Value, f: Frame) -> Array:
     """The thread each thread reads from; itself when that lies outside its part of the warp."""
+    size = f.trace.block_nthreads
     thread = np.arange(f.nthreads)[None, :]
-    lane = thread % WARP_SIZE
+    own = thread % size
+    lane = own % WARP_SIZE
     start = lane // s.width * s.width
     match s.mode:
         case "xor":
@@ -160,14 +162,15 @@ def _source_threads(s: ir.Shuffle, amount: Value, f: Frame) -> Array:
             wanted = start + amount
     inside = (wanted >= start) & (wanted < start + s.width)
     target = np.where(inside, thread - lane + wanted, thread)
-    if (target >= f.nthreads).any():
+    beyond = target >= thread - own + size
+    if beyond.any():
         f.run.execution.findings.add(
             "rule",
-            f"`{statement_text(s)}` reads lanes beyond the {f.nthreads} threads of the block; all "
+            f"`{statement_text(s)}` reads lanes beyond the {size} threads of the block; all "
             f"{WARP_SIZE} lanes of a warp must exist",
             statement=s,
         )
-        target = np.where(target < f.nthreads, target, thread)
+        target = np.where(beyond, thread, target)
     return target
 
 
@@ -210,7 +213,7 @@ def _thread_reduce(s: ir.ThreadReduce, run: Run) -> Step:
         return np.broadcast_to(result, shaped.shape).reshape(-1, f.nthreads)
 
     def step(f: Frame) -> None:
-        f.diverged(s, f.nthreads if "cx" in s.dims else f.trace.block_nthreads)
+        f.diverged(s, None if "cx" in s.dims else f.trace.block_nthreads)
         value, unknown = source(f, f.mask)
         if f.mask is not None:
             value = np.where(f.mask, value, identity)
@@ -273,7 +276,7 @@ def _sync(s: ir.SyncStatement, run: Run) -> Step:
         case ir.BlockSync():
             group = run.execution.nthreads // run.execution.row_blocks
         case ir.ClusterArrive() | ir.ClusterWait():
-            group = run.execution.nthreads
+            group = None
         case ir.WarpSync():
             group = WARP_SIZE
         case _:

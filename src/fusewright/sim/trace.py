@@ -226,13 +226,20 @@ def is_delivered_by_lanes(statement: ir.Statement) -> bool:
     return delivers and statement.issuing_thread() is None
 
 
+def warps_of(trace: Trace) -> Array:
+    """The number of the warp of each thread of a row: the last one of a block may have fewer
+    threads than others."""
+    rank, own = np.divmod(np.arange(trace.nthreads), trace.block_nthreads)
+    return rank * -(-trace.block_nthreads // WARP_SIZE) + own // WARP_SIZE
+
+
 def strands_of(trace: Trace, row: int) -> Array:
     """The strand of each thread: lanes of one warp that take part in exactly the same sync events,
     and store to the same blocks.
 
     A strand is named by a number; numbers go up with the first thread.
     """
-    label = np.arange(trace.nthreads) // WARP_SIZE
+    label = warps_of(trace)
     rows = np.array([row])
     for e in trace.events:
         if not isinstance(e, SyncEvent) or not splits_warps(e.statement):

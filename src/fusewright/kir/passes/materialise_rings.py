@@ -105,8 +105,10 @@ class _Stage:
 
     @property
     def stages(self) -> int:
-        """Places of the ring."""
-        return self.alloc.stages if self.is_loop else 1
+        """Places of the ring. Tiles under a condition in the loops around are in a ring, too, where
+        warps of their own fill it: those run ahead from one iteration to the next."""
+        goes_on = self.alloc.warp_specialized and bool(self.loops)
+        return self.alloc.stages if self.is_loop or goes_on else 1
 
     @property
     def is_used_again(self) -> bool:

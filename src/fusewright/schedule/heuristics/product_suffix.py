@@ -29,16 +29,20 @@ WORDS_UNDER_WAY = 16
 @dataclass(frozen=True, slots=True)
 class Suffix:
     """For each place of the result: instructions of a thread that computes with its sum, bytes of
-    inputs that are `loaded` for it, and bytes of results that threads store (`stored`): those that
-    leave by boxes are not waited for."""
+    inputs that are `loaded` for it, bytes of results that threads store (`stored`), which are
+    waited for, and of those that leave by boxes (`boxed`), which memory takes beside the boxes of
+    operands."""
 
     instructions: float = 0.0
     loaded: int = 0
     stored: int = 0
+    boxed: int = 0
 
 
-PLAIN = Suffix()
+PLAIN = Suffix(boxed=STAGED_ITEMSIZE)
 """A product that leaves by boxes."""
+PARTS = Suffix()
+"""A product of which whoever asks counts the bytes: of slices, with the kernel that sums them."""
 
 
 def exposed_us(places: int, threads: int, s: Suffix, *, ahead: bool, target: Target) -> float:
@@ -89,11 +93,12 @@ def suffix_of(flow: Dataflow, product: Stage) -> Suffix:
     """What is computed of a product's results, for each place of one."""
     forms = fast_forms(flow.stages, consumers_of(flow))
     behind = [s for s in flow.stages if is_computed(s) and numel(s.shape) == numel(product.shape)]
-    stored = [y for y in flow.outputs if not can_stage(flow, product, y)]
+    boxed = [y for y in flow.outputs if can_stage(flow, product, y)]
     return Suffix(
         sum(element_instructions(s, forms.get(s)) for s in behind),
         sum(x.dtype.nbytes for x, _ in tiles_read(flow, product)),
-        sum(y.dtype.nbytes for y in stored),
+        sum(y.dtype.nbytes for y in flow.outputs if y not in boxed),
+        sum(y.dtype.nbytes for y in boxed),
     )
 
 

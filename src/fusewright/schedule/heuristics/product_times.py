@@ -6,7 +6,13 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, menu_plans, with_splits
+from fusewright.schedule.heuristics.product_plans import (
+    STAGED_ITEMSIZE,
+    ProductPlan,
+    Sizes,
+    menu_plans,
+    with_splits,
+)
 from fusewright.schedule.heuristics.product_steps import Step, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
@@ -20,8 +26,8 @@ ALIKE = 1.05
 def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
     """Microseconds of a launch: rounds of tiles, each so many steps and what stands around them,
     the `suffix` among that; beside it what boxes of operands and inputs take from memory, which
-    they overlap less than loads do. Blocks of a cluster begin and leave together; those that share
-    a depth get the parts of a tile there as they get boxes."""
+    they overlap less than loads do, and boxes of results to it. Blocks of a cluster begin and leave
+    together; those that share a depth get the parts of a tile there as they get boxes."""
     known = target.calibration
     at_once = target.clusters_at_once(plan.blocks_together) * plan.blocks_together
     blocks = plan.tiles(sizes) * plan.splits
@@ -41,6 +47,8 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix
     places = sizes.batch * sizes.rows * sizes.columns
     memory = memory_nbytes(sizes, plan, target) + places * plan.ahead
     memory /= target.memory_nbytes_per_us * known.box_read_share
+    written = known.write_weight * places * suffix.boxed
+    memory += written / (target.memory_nbytes_per_us * known.read_share)
     together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
     threads = plan.warpgroups * WARPGROUP_SIZE
     exposed = exposed_us(
@@ -128,11 +136,11 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
 
 
 @lru_cache(maxsize=KEPT)
-def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN, outputs: int = 1) -> float:
+def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN) -> float:
     """Microseconds of a product and what is computed of it with the tile that ranks first, alone or
-    in clusters, where so many results leave by boxes."""
-    boxed = 0 if suffix.stored else outputs
-    plans = menu_plans(sizes, target, outputs=boxed, loaded=suffix.loaded)
+    in clusters."""
+    outputs = suffix.boxed // STAGED_ITEMSIZE
+    plans = menu_plans(sizes, target, outputs=outputs, loaded=suffix.loaded)
     first = min(plans, key=lambda p: ranked_us(sizes, p, target, suffix))
     return predicted_us(sizes, first, target, suffix)
 

@@ -9,7 +9,11 @@ from functools import lru_cache
 
 from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.product_plans import Sizes, numbers_of_splits
+from fusewright.schedule.heuristics.product_plans import (
+    STAGED_ITEMSIZE,
+    Sizes,
+    numbers_of_splits,
+)
 from fusewright.schedule.heuristics.product_times import ALIKE, KEPT, combine_us
 from fusewright.schedule.heuristics.warp_work import FRAGMENT_NBYTES, fragment_registers
 from fusewright.target import (
@@ -151,10 +155,17 @@ def _staged(plan: WarpPlan, sizes: Sizes, target: Target) -> WarpPlan:
     return replace(plan, stages=max(1, min(most, room // plan.stage_nbytes(sizes), trips)))
 
 
-def warp_us(sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Target) -> float:
+def warp_us(
+    sizes: Sizes,
+    plan: WarpPlan,
+    widths: tuple[int, int],
+    target: Target,
+    written: int = STAGED_ITEMSIZE,
+) -> float:
     """Microseconds of a product whose operands are copied by so many elements at once: rounds of
     tiles, each what its multiprocessor multiplies, issues, moves through shared memory and reads
-    from the second-level cache; beside that what both operands take from memory."""
+    from the second-level cache; beside that what memory takes for both operands, and for so many
+    bytes that are `written` for each place of the result."""
     known, resident = target.calibration, resident_blocks(sizes, plan, target)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
     busy = _norm(_clocks_of_step(sizes, plan, widths, target), known.overlap)
@@ -162,7 +173,9 @@ def warp_us(sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Targe
     clocks = max(exposed, _waiting(busy, plan, target) / resident) * steps
     rounds = -(-plan.tiles(sizes) * plan.splits // target.multiprocessors)
     own = rounds * clocks / target.clock_mhz
-    memory = sizes.nbytes / (target.memory_nbytes_per_us * known.read_share)
+    results = sizes.batch * sizes.rows * sizes.columns * written
+    memory = sizes.nbytes + known.write_weight * results
+    memory /= target.memory_nbytes_per_us * known.read_share
     starts = -(-rounds // resident)
     together = known.launch_us + _norm((own, memory), known.overlap) + starts * known.thread_tile_us
     sums = plan.tiles(sizes) * plan.rows * plan.columns * plan.products
@@ -219,6 +232,8 @@ def _norm(parts: tuple[float, ...], order: float) -> float:
 
 
 @lru_cache(maxsize=KEPT)
-def least_warp_us(sizes: Sizes, widths: tuple[int, int], target: Target) -> float:
+def least_warp_us(
+    sizes: Sizes, widths: tuple[int, int], target: Target, written: int = STAGED_ITEMSIZE
+) -> float:
     """Microseconds of a product with the best of the tiles."""
-    return min(warp_us(sizes, p, widths, target) for p in warp_plans(sizes, target))
+    return min(warp_us(sizes, p, widths, target, written) for p in warp_plans(sizes, target))
