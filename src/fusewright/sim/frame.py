@@ -230,6 +230,10 @@ class Frame:
             return
         full = np.broadcast_to(self.mask, (self.mask.shape[0], self.nthreads))
         size = self.trace.block_nthreads
+        if size % group == 0:
+            among = full.reshape(len(full), -1, group).sum(axis=2)
+            if not ((among > 0) & (among < group)).any():
+                return
         whole = self.nthreads if group > size else size
         starts = (b + n for b in range(0, self.nthreads, whole) for n in range(0, whole, group))
         for start in starts:

@@ -234,6 +234,7 @@ def strands_of(trace: Trace, row: int) -> Array:
     """
     label = np.arange(trace.nthreads) // WARP_SIZE
     rows = np.array([row])
+    told: set[bytes] = set()  # what trips of a loop repeat tells no more strands apart
     for e in trace.events:
         if not isinstance(e, SyncEvent) or not splits_warps(e.statement):
             continue
@@ -243,7 +244,11 @@ def strands_of(trace: Trace, row: int) -> Array:
             inside = np.where(inside, 1 + named, 0)
         elif e.mask is None:
             continue
-        label = np.unique(np.stack([label, inside]), axis=1, return_inverse=True)[1]
+        if (key := inside.tobytes()) in told:
+            continue
+        told.add(key)
+        pairs = label * (int(inside.max()) + 1) + inside
+        label = np.unique(pairs, return_inverse=True)[1]
     firsts = np.unique(label, return_index=True)[1]
     order = np.argsort(np.argsort(firsts))
     return order[np.unique(label, return_inverse=True)[1]]
