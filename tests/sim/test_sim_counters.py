@@ -35,10 +35,10 @@ def test_patterns_at_many_places(memory: Memory) -> None:
     counters = Counters(NTHREADS)
     for _ in range(300):
         nbytes = int(rng.choice([4, 8, 16]))
-        lanes = np.arange(NTHREADS) * nbytes * int(rng.choice([1, 2, 8]))
+        lanes = np.arange(NTHREADS) * nbytes * int(rng.choice([0, 1, 2, 8]))
         at = lanes + nbytes * int(rng.integers(0, 200))
         mask = np.arange(NTHREADS) // int(rng.choice([1, 16, 32])) % 3 == rng.integers(0, 3)
-        before = counters.totals[name]
+        before, loads = counters.totals[name], counters.totals["loads"]
         counters.access(
             buffer=buffer,
             writes=False,
@@ -53,5 +53,6 @@ def test_patterns_at_many_places(memory: Memory) -> None:
             [int(a) for a, m in zip(at[k : k + size], mask[k : k + size], strict=True) if m]
             for k in range(0, NTHREADS, size)
         ]
+        assert counters.totals["loads"] - loads == mask.sum()
         count = wavefronts if memory is Memory.SHARED else sectors
         assert counters.totals[name] - before == sum(count(g, nbytes) for g in groups)
