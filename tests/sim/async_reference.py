@@ -474,7 +474,9 @@ class Reference:
                     if not (a.writes or b.writes) or self._ordered(a, b):
                         continue
                     pair = frozenset((id(a.statement), id(b.statement)))
-                    if pair not in found and not any(self._lies_between(c, a, b) for c in touches[i + 1 : j]):
+                    if pair not in found and not any(
+                        self._lies_between(c, a, b) for c in touches[i + 1 : j]
+                    ):
                         found.add(pair)
         return found
 
