@@ -157,9 +157,7 @@ def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
     return [np.array(g) for g in groups.values()]
 
 
-def _steps(
-    points: Sequence[SyncPoint], units: Sequence[Array], warps: Array
-) -> list[list[Step]]:
+def _steps(points: Sequence[SyncPoint], units: Sequence[Array], warps: Array) -> list[list[Step]]:
     """By unit the points at which some of its strands take part; `warps` is the warp of each
     strand."""
     found: list[list[Step]] = [[] for _ in units]
