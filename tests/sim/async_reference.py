@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from itertools import chain
+from operator import or_
 
 from fusewright.core import conditions
 from fusewright.core.compiled import Evaluator, compiled
@@ -107,6 +108,7 @@ class Reference:
         self.groups = {kind: [Groups() for _ in range(n)] for kind in ir.AsyncKind}
         self.fences: list[list[int]] = [[] for _ in range(n)]
         self.mma_fences: list[list[int]] = [[] for _ in range(n)]
+        self.found_fences: dict[tuple[int, int, int | None], int] = {}
         self.phase_nodes: dict[int, int] = {}
         self.copy_nodes: dict[int, int] = {}
         self.met: dict[Team, set[int]] = defaultdict(set)
@@ -495,15 +497,20 @@ class Reference:
             return True
         after = self.up_to(b.node)
         if b.proxy == "registers":
-            return self._fenced(a, after, self.mma_fences[a.thread])
+            return bool(after & self._fences_behind(a.node, self.mma_fences, a.thread))
         if b.proxy == "async" and a.proxy == "generic" and a.writes:
-            fences = chain.from_iterable(self.fences) if a.is_async else self.fences[a.thread]
-            return self._fenced(a, after, fences)
+            by = None if a.is_async else a.thread
+            return bool(after & self._fences_behind(a.node, self.fences, by))
         return bool(after >> a.node & 1)
 
-    def _fenced(self, a: Touch, after: int, fences: Iterable[int]) -> bool:
-        """Whether one of the fences stands behind the access, and among what comes before."""
-        return any(after >> f & self.ancestors[f] >> a.node & 1 for f in fences)
+    def _fences_behind(self, node: int, fences: list[list[int]], by: int | None) -> int:
+        """The fences of a thread, or of all, that stand behind what a node does."""
+        key = node, id(fences), by
+        if key not in self.found_fences:
+            own = chain.from_iterable(fences) if by is None else fences[by]
+            behind = (1 << f for f in own if self.ancestors[f] >> node & 1)
+            self.found_fences[key] = reduce(or_, behind, 0)
+        return self.found_fences[key]
 
 
 @cache
