@@ -10,6 +10,7 @@ from fusewright.core.expr import Int
 from fusewright.dtypes import dtype_of
 from fusewright.kir import ir
 from fusewright.memory import Memory
+from fusewright.sim.clocks import Teams
 from fusewright.sim.conflicts import _divisor, _Places, check_initialised
 from fusewright.sim.model import MODEL
 from fusewright.sim.report import Findings
@@ -113,3 +114,10 @@ def test_blocks_look_alike_where_they_do_the_same() -> None:
             assert (full[a] == full[b]) == same
             both.add(same)
     assert both == {True, False}
+
+
+def test_one_team_is_a_team_as_any() -> None:
+    strands = np.array([5, 2, 9])
+    of, whole = Teams.of(strands, np.zeros(3, np.int64)), Teams.whole(strands)
+    for name in ("strands", "team", "members"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(of, name))
