@@ -19,7 +19,7 @@ demo: .venv/stamp-cuda  ## compile, show, run and check three fusions
 	$(PY) -m fusewright demo
 
 test: .venv/stamp-dev  ## the test suite, without what needs a GPU or minutes
-	$(PY) -m pytest -n $(WORKERS) -m "not gpu and not slow and not fuzz"
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow and not fuzz"
 
 torch: .venv/stamp-dev  ## the tests of the PyTorch backend, where pip finds a CPU build of torch
 	@if $(PY) -c 'import torch' 2>/dev/null \
@@ -42,7 +42,7 @@ format: .venv/stamp-dev  ## rewrite the sources as `make lint` wants them
 	$(PY) -m ruff format .
 
 fuzz: .venv/stamp-dev  ## the random campaigns and the slow tests; seeds are printed
-	$(PY) -m pytest -n $(WORKERS) -m "fuzz or slow" -rA
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "fuzz or slow" -rA
 
 campaign: .venv/stamp-dev  ## the wider random programs of SEEDS, as a table of what failed
 	PYTHONPATH=. $(PY) tests/fuzz/fuzz_campaign.py --seeds $(SEEDS) --jobs $(WORKERS)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,13 @@ def module_name(path: Path) -> str:
 
 def imports_of(who: str, source: str) -> list[Import]:
     """Every module that the source imports, `from a import b` as `a.b` where that is a module."""
-    return list(_imports(who, ast.parse(source).body, at_load=True))
+    return list(_imports(who, _tree(source).body, at_load=True))
+
+
+@lru_cache(1)
+def _tree(source: str) -> ast.Module:
+    """The source that was asked for last is often asked for again."""
+    return ast.parse(source)
 
 
 def _imports(who: str, body: list[ast.stmt], *, at_load: bool) -> Iterator[Import]:
@@ -174,7 +181,7 @@ def test_only_knobs_reads_the_environment() -> None:
     readers = [
         f"{who}:{node.lineno}"
         for who, source in SOURCES.items()
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(_tree(source))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
     ]
     assert [r for r in readers if not r.startswith("knobs:")] == []
@@ -197,7 +204,7 @@ IMPORTS_IN_FUNCTIONS = {
 
 def imports_in_functions(source: str) -> list[int]:
     """The lines of imports that stand inside of functions."""
-    functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
+    functions = (n for n in ast.walk(_tree(source)) if isinstance(n, ast.FunctionDef))
     inside = (n for f in functions for n in ast.walk(f))
     return sorted({n.lineno for n in inside if isinstance(n, ast.Import | ast.ImportFrom)})
 
@@ -219,7 +226,7 @@ NETWORKS = frozenset(
 def named_modules(source: str) -> set[str]:
     """The first word of every module that a source imports, by `import_module("..")` too."""
     found = {i.module for i in imports_of("", source)}
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(_tree(source)):
         match node:
             case ast.Call(
                 func=ast.Name(id="import_module" | "__import__")

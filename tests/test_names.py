@@ -101,10 +101,12 @@ SIZES = [w for w in WORDS if not keyword.iskeyword(w) and not re.fullmatch(r"i\d
 
 @pytest.mark.parametrize("words", list(_groups(SIZES, PER_PROGRAM)), ids=lambda w: w[0])
 def test_sizes_may_have_any_name(words: list[str]) -> None:
-    specs = [fw.TensorSpec(tuple(pair), "float32") for pair in _groups(words, 2)]
-    arrays = [np.ones((2 + k, 3 + k)[: len(s.shape)], np.float32) for k, s in enumerate(specs)]
+    specs = [fw.TensorSpec(tuple(w), "float32") for w in _groups(words, PER_KERNEL)]
+    arrays = [np.ones((2 + k, 3, 2, 5)[: len(s.shape)], np.float32) for k, s in enumerate(specs)]
     fusion = fw.trace(lambda *xs: [x * fw.max(x, axis=-1, keepdims=True) for x in xs], *specs)
-    _check(_program(fusion), fusion, arrays)
+    program = _program(fusion)
+    assert sorted(str(v) for k in program.kernels for v in k.ir.symbols) == sorted(words)
+    _check(program, fusion, arrays)
 
 
 def test_a_saved_program_keeps_sizes_with_names_of_kernels(tmp_path: Path) -> None:

@@ -275,10 +275,8 @@ def test_regions_on_a_device_round_what_torch_rounds(allowed: None) -> None:
 def test_the_backward_pass_rounds_what_the_forward_pass_rounded() -> None:
     """Gradients are asked for where another choice holds, as in threads of torch."""
     fused = fw.fuse(lambda x, w: x @ w.T, target="sm_90a", device="sim")
-    shape = 256, 512
-    x, w, g = (
-        rand(*s, dtype=torch.float32, seed=k) for k, s in enumerate((shape, shape, (256, 256)))
-    )
+    shape = 256, 256
+    x, w, g = (rand(*s, dtype=torch.float32, seed=k) for k, s in enumerate((shape, shape, shape)))
     x.requires_grad_()
 
     def gradient(forward: str, backward: str) -> Any:

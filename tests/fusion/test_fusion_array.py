@@ -7,6 +7,7 @@ import operator
 import numpy as np
 import pytest
 from fusion_cases import assert_same, run
+from tests.work import calls
 
 from fusewright.errors import UserError
 from fusewright.fusion import ops as fw
@@ -262,3 +263,13 @@ def _widen(x: Array) -> Array:
 def test_rejections(fn: object, spec: TensorSpec, message: str):
     with pytest.raises(UserError, match=message):
         trace(fn, spec)
+
+
+def test_protocols_that_numpy_asks_for_cost_no_search_for_a_way_out():
+    """It asks each array for two before it comes to `__array__`: a name like them is looked for
+    among all operations only where a person wrote it."""
+    x = Array(Known(np.arange(3)))
+    np.asarray(x)
+    assert calls(lambda: np.asarray(x)) < 1000
+    with pytest.raises(AttributeError, match=r"an array has no attribute '__array_struct__'$"):
+        x.__array_struct__  # noqa: B018

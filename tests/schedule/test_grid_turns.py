@@ -14,7 +14,7 @@ from fusewright.kir.ir import AsyncWait, BulkReduce, ProxyFence, SemaphoreAcquir
 from fusewright.kir.traverse import walk_statements
 from fusewright.sim.verify import Case, weakenings_of
 
-ROWS, COLUMNS = 99, 512
+ROWS, COLUMNS = 99, 256
 
 
 def total(x):

@@ -13,14 +13,16 @@ whole and one behind the other.
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, reduce
 from itertools import chain
+from operator import or_
 
 from fusewright.core import conditions
-from fusewright.core.expr import Expr, Var
-from fusewright.core.substitution import evaluate
+from fusewright.core.compiled import Evaluator, compiled
+from fusewright.core.expr import Expr, Var, as_expr, variables
 from fusewright.kir import ir
 from fusewright.memory import Memory
 
@@ -28,11 +30,13 @@ WARP = 32
 MMA = ir.AsyncKind.MMA
 Values = Mapping[Var, int]
 Place = tuple[str, int]
+Team = tuple[ir.Statement, int, str, int]
+"""A statement, which time it is executed, and by which block or warp."""
 FRAGMENT = 8
 """Registers of an operand that a product takes from them."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Touch:
     """An access to one place by node `node`. `proxy` is "generic", "async", or "registers" of a
     product; `counted` says that an mbarrier completes it."""
@@ -104,17 +108,19 @@ class Reference:
         self.groups = {kind: [Groups() for _ in range(n)] for kind in ir.AsyncKind}
         self.fences: list[list[int]] = [[] for _ in range(n)]
         self.mma_fences: list[list[int]] = [[] for _ in range(n)]
+        self.found_fences: dict[tuple[int, int, int | None], int] = {}
         self.phase_nodes: dict[int, int] = {}
         self.copy_nodes: dict[int, int] = {}
-        self.met: dict[tuple[object, ...], set[int]] = defaultdict(set)
-        self.over: set[tuple[object, ...]] = set()
+        self.met: dict[Team, set[int]] = defaultdict(set)
+        self.over: set[Team] = set()
         self.programs = [list(self._program(k.body, self._values(t), t)) for t in range(n)]
-        self.team_sizes: Counter[tuple[object, ...]] = Counter()
+        self.team_sizes: dict[Team, int] = defaultdict(int)
         for t, program in enumerate(self.programs):
-            times: Counter[ir.Statement] = Counter()
+            times: dict[ir.Statement, int] = defaultdict(int)
             for s, _ in program:
-                for key in self._teams(s, t, times[s]):
-                    self.team_sizes[key] += 1
+                team = self._team(s, t, times[s])
+                if team is not None:
+                    self.team_sizes[team] += 1
                 times[s] += 1
 
     # --- the graph ------------------------------------------------------------------------------
@@ -170,13 +176,14 @@ class Reference:
                 case _:
                     yield self.instead.get(s, s), values
 
-    def _teams(self, s: ir.Statement, t: int, time: int) -> Iterator[tuple[object, ...]]:
+    def _team(self, s: ir.Statement, t: int, time: int) -> Team | None:
         """The threads that must come to a statement before any goes on."""
-        is_mma = isinstance(s, ir.AsyncCommit | ir.AsyncWait) and s.kind is MMA
         if isinstance(s, ir.BlockSync):
-            yield s, time, t // self.block
-        elif is_mma or isinstance(s, ir.WarpSync | ir.Mma | ir.MmaFence):
-            yield s, time, "warp", t // WARP
+            return s, time, "block", t // self.block
+        is_mma = isinstance(s, ir.AsyncCommit | ir.AsyncWait) and s.kind is MMA
+        if is_mma or isinstance(s, ir.WarpSync | ir.Mma | ir.MmaFence):
+            return s, time, "warp", t // WARP
+        return None
 
     def run(self) -> Reference:
         """Let the threads take turns: all in turn, or the warps of one order, where the later ones
@@ -213,15 +220,16 @@ class Reference:
 
     def _thread(self, t: int) -> Iterator[bool]:
         """Executes a thread; yields False where it has to wait, and True behind a statement."""
-        times: Counter[ir.Statement] = Counter()
+        times: dict[ir.Statement, int] = defaultdict(int)
         for s, values in self.programs[t]:
-            for key in self._teams(s, t, times[s]):
-                yield from self._meet(key, t, s)
+            team = self._team(s, t, times[s])
+            if team is not None:
+                yield from self._meet(team, t, s)
             times[s] += 1
             yield from self._execute(s, values, t)
             yield True
 
-    def _meet(self, key: tuple[object, ...], t: int, s: ir.Statement) -> Iterator[bool]:
+    def _meet(self, key: Team, t: int, s: ir.Statement) -> Iterator[bool]:
         self.met[key].add(t)
         while len(self.met[key]) < self.team_sizes[key]:
             yield False
@@ -460,13 +468,17 @@ class Reference:
         """Pairs of statements, as sets of object ids, that touch one place without an order."""
         found: set[frozenset[int]] = set()
         for touches in self.touches.values():
+            if len({t.thread for t in touches}) == 1 and not any(t.is_async for t in touches):
+                continue  # the order of one thread
             for i, a in enumerate(touches):
                 for j in range(i + 1, len(touches)):
                     b = touches[j]
-                    pair = frozenset((id(a.statement), id(b.statement)))
-                    if not (a.writes or b.writes) or pair in found or self._ordered(a, b):
+                    if not (a.writes or b.writes) or self._ordered(a, b):
                         continue
-                    if not any(self._lies_between(c, a, b) for c in touches[i + 1 : j]):
+                    pair = frozenset((id(a.statement), id(b.statement)))
+                    if pair not in found and not any(
+                        self._lies_between(c, a, b) for c in touches[i + 1 : j]
+                    ):
                         found.add(pair)
         return found
 
@@ -485,18 +497,38 @@ class Reference:
             return True
         after = self.up_to(b.node)
         if b.proxy == "registers":
-            return self._fenced(a, after, self.mma_fences[a.thread])
+            return bool(after & self._fences_behind(a.node, self.mma_fences, a.thread))
         if b.proxy == "async" and a.proxy == "generic" and a.writes:
-            fences = chain.from_iterable(self.fences) if a.is_async else self.fences[a.thread]
-            return self._fenced(a, after, fences)
+            by = None if a.is_async else a.thread
+            return bool(after & self._fences_behind(a.node, self.fences, by))
         return bool(after >> a.node & 1)
 
-    def _fenced(self, a: Touch, after: int, fences: Iterable[int]) -> bool:
-        """Whether one of the fences stands behind the access, and among what comes before."""
-        return any(after >> f & self.ancestors[f] >> a.node & 1 for f in fences)
+    def _fences_behind(self, node: int, fences: list[list[int]], by: int | None) -> int:
+        """The fences of a thread, or of all, that stand behind what a node does."""
+        key = node, id(fences), by
+        if key not in self.found_fences:
+            own = chain.from_iterable(fences) if by is None else fences[by]
+            behind = (1 << f for f in own if self.ancestors[f] >> node & 1)
+            self.found_fences[key] = reduce(or_, behind, 0)
+        return self.found_fences[key]
+
+
+@cache
+def _evaluator(e: Expr) -> tuple[tuple[Var, ...], Evaluator]:
+    return variables(e), compiled([e], variables(e))
+
+
+def evaluate(e: Expr | int, values: Values) -> int:
+    names, value = _evaluator(as_expr(e))
+    return value(*[values[v] for v in names])[0]
+
+
+@cache
+def _decided(c: conditions.Cond, values: tuple[tuple[Var, int], ...]) -> bool | None:
+    return conditions.prove(conditions.substitute_condition(c, dict(values)))
 
 
 def holds(c: conditions.Cond, values: Values) -> bool:
-    decided = conditions.prove(conditions.substitute_condition(c, values))
+    decided = _decided(c, tuple((v, values[v]) for v in variables(c)))
     assert decided is not None
     return decided

@@ -426,6 +426,8 @@ class Array(Methods):
         )
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # numpy asks each array for several protocols
+            raise NoAttributeError(f"an array has no attribute {name!r}")
         raise NoAttributeError(
             f"an array has no attribute {name!r}; {instead_of_attribute(name, *public_names())}"
         )

@@ -58,7 +58,7 @@ class Reach:
         at, by = block * itemsize, thread * itemsize
         nbytes = itemsize * self.width
         if self.counted:
-            self.count(f, mask)
+            self._count(f, block, thread, mask)
         if rank is not None:
             by = by + rank * f.trace.shared_nbytes
             thread = thread + rank * (f.trace.shared_nbytes // itemsize)
@@ -88,7 +88,9 @@ class Reach:
 
     def count(self, f: Frame, mask: Mask) -> None:
         """Counts the access of the threads of a mask."""
-        block, thread = self.index(f.values)
+        self._count(f, *self.index(f.values), mask)
+
+    def _count(self, f: Frame, block: Value, thread: Value, mask: Mask) -> None:
         itemsize = self.buffer.dtype.nbytes
         f.run.execution.counters.access(
             buffer=self.buffer,
@@ -102,11 +104,12 @@ class Reach:
 
     def check_step(self, f: Frame, mask: Mask) -> None:
         """Reports accesses that begin elsewhere in a word of their width than they say."""
-        if self.step == 1:
-            return
-        block, thread = self.index(f.values)
-        thread = thread - self.begins
-        if np.any(block % self.step) or np.any(thread % self.step):
+        if self.step > 1:
+            self._check_step(f, *self.index(f.values), mask)
+
+    def _check_step(self, f: Frame, block: Value, thread: Value, mask: Mask) -> None:
+        thread = thread - self.begins if self.begins else thread
+        if _leaves_rest(block, self.step) or _leaves_rest(thread, self.step):
             full = np.atleast_2d(np.asarray(block + thread))
             bad = full % self.step != 0
             bad = bad if mask is None else bad & mask
@@ -155,7 +158,8 @@ class Reach:
             if bad.any():
                 self._report(f, full, bad, f"outside its {self.size} elements", "range")
                 return narrow(mask, ~outside)
-        self.check_step(f, mask)
+        if self.step > 1:
+            self._check_step(f, block, thread, mask)
         return mask, True
 
     def _report(self, f: Frame, full: Array, bad: Array, what: str, kind: Kind) -> None:
@@ -178,6 +182,12 @@ class Reach:
             statement=self.statement,
             count=int(np.broadcast_to(bad, (f.nblocks, f.nthreads)).sum()),
         )
+
+
+def _leaves_rest(value: Value, step: int) -> bool:
+    """Whether any value is no multiple of the step."""
+    rest = value % step
+    return rest != 0 if isinstance(rest, int) else bool(rest.any())
 
 
 def _bounds(block: Value, thread: Value, mask: Mask) -> tuple[int, int]:

@@ -99,6 +99,11 @@ class Teams:
         places = begins + np.minimum(rows, sizes - 1)
         return Teams(strands[order], team, strands[order][places])
 
+    @staticmethod
+    def whole(strands: Array) -> Teams:
+        """All strands as one team."""
+        return Teams(strands, np.zeros_like(strands), strands[:, None])
+
 
 KNOWN, FREED = 0, 1
 SEEN, MET = slice(2, -1), -1

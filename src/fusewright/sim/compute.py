@@ -129,17 +129,22 @@ class Scope:
             product = tuple(self.expression(a) for a in t.atoms)
             by_level.setdefault(level, []).append((t.coefficient, product))
         groups = [tuple(by_level[k]) for k in sorted(by_level)]
+        if not groups:
+            return _constant(constant)
 
         def run(values: Values) -> Value:
-            total: Value = constant
+            total: Value | None = constant or None
             for group in groups:
-                part: Value = 0
+                part: Value | None = None
                 for coefficient, product in group:
                     term = product[0](values)
                     for factor in product[1:]:
                         term = term * factor(values)
-                    part = part + (term if coefficient == 1 else term * coefficient)
-                total = total + part
+                    term = term if coefficient == 1 else term * coefficient
+                    part = term if part is None else part + term
+                assert part is not None
+                total = part if total is None else total + part
+            assert total is not None
             return total
 
         return run

@@ -8,6 +8,7 @@ proxy sees is not, so that an asynchronous write also conflicts with the write b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -145,16 +146,17 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
         [a.min(axis=1, where=m, initial=1 << 62) for a, m in zip(low, active, strict=True)], axis=0
     )
     low = [a - base[:, None] for a in low]
-    sizes = [e.nbytes for _, e in events]
-    grid = [int(np.gcd.reduce(a[m])) for a, m in zip(low, active, strict=True)]
     event_bits = len(trace.events).bit_length()
     thread_bits = (trace.nthreads - 1).bit_length()
     places = _Places(event_bits, thread_bits, [e for _, e in events], low, active)
     if any(e.runs is not None for _, e in events):
         cuts, keys = places.by_boundaries([i for i, _ in events])
     else:
-        cell_nbytes = int(np.gcd.reduce(sizes + grid))
-        span = max(int(a[m].max()) + n for a, m, n in zip(low, active, sizes, strict=True))
+        cell_nbytes, span = math.gcd(*(e.nbytes for _, e in events)), 0
+        for (_, e), a, m in zip(events, low, active, strict=True):
+            first = a[m]
+            cell_nbytes = _divisor(cell_nbytes, first)
+            span = max(span, int(first.max()) + e.nbytes)
         cuts = np.arange(0, span + 1, cell_nbytes)
         keys = places.by_grid([i for i, _ in events], cell_nbytes, len(cuts) - 1)
     cells = len(cuts) - 1
@@ -170,6 +172,12 @@ def _touches(trace: Trace, rows: Array, space: int) -> Touches | None:
     if not len(keys):
         return None
     return Touches(space, keys, cuts, event_bits, thread_bits, base)
+
+
+def _divisor(step: int, values: Array) -> int:
+    """The greatest divisor of a step and of all values, which are natural."""
+    is_power = step & (step - 1) == 0  # then it is the lowest bit of any of them
+    return math.gcd(step, int((np.bitwise_or if is_power else np.gcd).reduce(values)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,15 +218,19 @@ class _Places:
         tails: list[Array] = []
         for i, e, a, m in zip(numbers, self.accesses, self.low, self.active, strict=True):
             runs = np.zeros(1, np.int64) if e.runs is None else e.runs
-            firsts.append((a[m][:, None] + runs).reshape(-1))
-            rows.append(np.repeat(np.nonzero(m)[0], len(runs)))
-            tails.append(np.repeat(self._tail(i, m), len(runs)))
+            row, thread = np.nonzero(m)
+            firsts.append((a[row, thread][:, None] + runs).reshape(-1))
+            rows.append(np.repeat(row, len(runs)))
+            tails.append(np.repeat((i << self.thread_bits) | thread, len(runs)))
         sizes = [np.full(len(f), e.nbytes) for f, e in zip(firsts, self.accesses, strict=True)]
         first, size = np.concatenate(firsts), np.concatenate(sizes)
-        cuts = np.sort(np.concatenate([first, first + size]))
-        cuts = cuts[np.concatenate([[True], cuts[1:] != cuts[:-1]])]
-        start = np.searchsorted(cuts, first)
-        count = np.searchsorted(cuts, first + size) - start
+        unit = _divisor(math.gcd(*(e.nbytes for e in self.accesses)), first)
+        begin, end = first // unit, (first + size) // unit
+        is_cut = np.zeros(int(end.max()) + 1, bool)
+        is_cut[begin] = is_cut[end] = True
+        cuts, number = np.flatnonzero(is_cut) * unit, np.cumsum(is_cut) - 1
+        start = number[begin]
+        count = number[end] - start
         within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         place = np.repeat(np.concatenate(rows) * (len(cuts) - 1) + start, count) + within
         return cuts, self._pack(place, np.repeat(np.concatenate(tails), count))
@@ -236,7 +248,11 @@ def _addresses(
         active.append(rows_of(e.mask, rows, t, n))
     height = max(max(len(a) for a in low), max(len(m) for m in active))
     shape = (height, t)
-    return [np.broadcast_to(a, shape) for a in low], [np.broadcast_to(m, shape) for m in active]
+    return [_of_shape(a, shape) for a in low], [_of_shape(m, shape) for m in active]
+
+
+def _of_shape(a: Array, shape: tuple[int, int]) -> Array:
+    return a if a.shape == shape else np.broadcast_to(a, shape)
 
 
 def _edges(
@@ -344,6 +360,7 @@ def check_initialised(trace: Trace, rows: Array, model: Model, findings: Finding
     shared_nbytes = trace.shared_nbytes
     written = np.zeros((len(rows), trace.cluster, shared_nbytes), bool)
     flat = written.reshape(-1)
+    words = {n: flat.view(f"u{n}") for n in (1, 2, 4, 8)}
     stride = np.arange(len(rows))[:, None] * (trace.cluster * shared_nbytes)
     n, t = trace.nblocks, trace.nthreads
     for e in trace.events:
@@ -358,7 +375,9 @@ def check_initialised(trace: Trace, rows: Array, model: Model, findings: Finding
             if e.runs is not None:
                 start = (start[:, None] + e.runs).reshape(-1)
             if e.writes:
-                flat[_spread(start, e.nbytes, 1)] = True
+                unit = _divisor(math.gcd(e.nbytes, 8), start)
+                place = (start // unit)[:, None] + np.arange(e.nbytes // unit)
+                words[unit][place] = int.from_bytes(b"\1" * unit, "little")
                 continue
             parts: Array = ~flat[_spread(start, e.nbytes, e.buffer.dtype.nbytes)]
             missing = np.asarray(parts.any(axis=1))

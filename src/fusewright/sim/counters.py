@@ -13,8 +13,8 @@ from fusewright.memory import Memory
 from fusewright.sim.compute import Array, Mask, Value
 from fusewright.target import SECTOR_NBYTES, SHARED_BANK_NBYTES, SHARED_BANKS, WARP_SIZE
 
-_PATTERNS = 1024
-"""How many counted address patterns are remembered."""
+_PATTERNS, _PATTERN_SIZE = 1024, 1024
+"""How many counted address patterns are remembered, of how many threads at most."""
 
 
 class Counters:
@@ -85,27 +85,35 @@ class Counters:
         self, row: Array, mask: Mask, nbytes: int, shared: bool, nblocks: int
     ) -> tuple[int, int, int]:
         """Active threads, sectors or wavefronts, and the fewest that the bytes allow."""
-        small = row.size <= 1024
-        key = (
-            row.tobytes() if small else b"",
-            mask.tobytes() if small and mask is not None else b"",
-            nbytes,
-            shared,
-            nblocks,
-        )
-        if small and key in self._patterns:
-            return self._patterns[key]
-        lanes, active = self._lanes(row, mask, nblocks)
-        count = int(active.sum())
-        if shared:
-            found = (count, *_wavefronts(lanes, active, nbytes))
-        else:
-            found = (count, *_sectors(lanes, active, nbytes))
-        if small:
-            if len(self._patterns) >= _PATTERNS:
-                self._patterns.clear()
-            self._patterns[key] = found
+        if row.size > _PATTERN_SIZE:
+            return self._packed(*self._lanes(row, mask, nblocks), nbytes, shared)
+        bits = b"" if mask is None else mask.tobytes()
+        key = (row.tobytes(), bits, nbytes, shared, nblocks)
+        found = self._patterns.get(key)
+        if found is None:
+            found = self._packed(*self._lanes(row, mask, nblocks), nbytes, shared)
+            self._remember(key, found)
         return found
+
+    def _packed(
+        self, lanes: Array, active: Array, nbytes: int, shared: bool
+    ) -> tuple[int, int, int]:
+        """The same of warps, which other blocks and trips may have counted elsewhere in memory."""
+        lanes, active = _moved_to_front(lanes, active)
+        counted = _wavefronts if shared else _sectors
+        if lanes.size > _PATTERN_SIZE:
+            return (int(active.sum()), *counted(lanes, active, nbytes))
+        key = (lanes.tobytes(), active.tobytes(), nbytes, shared)
+        found = self._patterns.get(key)
+        if found is None:
+            found = (int(active.sum()), *counted(lanes, active, nbytes))
+            self._remember(key, found)
+        return found
+
+    def _remember(self, key: tuple[object, ...], found: tuple[int, int, int]) -> None:
+        if len(self._patterns) >= _PATTERNS:
+            self._patterns.clear()
+        self._patterns[key] = found
 
     def _lanes(self, row: Array, mask: Mask, nblocks: int) -> tuple[Array, Array]:
         """Addresses and activity as (warps, 32)."""
@@ -115,6 +123,18 @@ class Counters:
         addresses[:, : self.nthreads] = row
         active[:, : self.nthreads] = True if mask is None else mask
         return addresses.reshape(-1, WARP_SIZE), active.reshape(-1, WARP_SIZE)
+
+
+def _moved_to_front(lanes: Array, active: Array) -> tuple[Array, Array]:
+    """The warps that have active lanes, all moved by whole sectors to the front of memory,
+    where banks are others, and as many meet in each. Lanes that are not active are at 0."""
+    some = active.any(axis=1)
+    if not some.all():
+        lanes, active = lanes[some], active[some]
+    if not lanes.size:
+        return lanes, active
+    first = int(lanes.min(where=active, initial=np.iinfo(np.int64).max))
+    return np.where(active, lanes - first // SECTOR_NBYTES * SECTOR_NBYTES, 0), active
 
 
 def _distinct(values: Array) -> tuple[Array, Array]:

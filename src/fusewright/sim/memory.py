@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from fusewright.target import SHARED_BASE_ALIGNMENT
 EVERYWHERE: Array = np.ones((1, 1), bool)
 
 
+@cache
 def poison(dtype: DType) -> Array:
     """What memory holds before it is written: NaN, -1, the largest unsigned value, or True."""
     fill = np.full(1, 0xFF, np.uint8).repeat(dtype.nbytes)

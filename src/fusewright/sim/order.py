@@ -198,7 +198,7 @@ class _Replay:
         teams = [t for t in self._warps(step.point.strands) if not mine.isdisjoint(t.tolist())]
         whole = [t for t in teams if arrived.issuperset(t.tolist())]
         for members in whole if is_first else ():
-            self.clocks.meet(Teams.of(members, np.zeros_like(members)))
+            self.clocks.meet(Teams.whole(members))
         return len(whole) == len(teams)
 
     def _warps(self, strands: Array) -> list[Array]:

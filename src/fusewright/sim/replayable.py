@@ -107,8 +107,12 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
         lanes = np.bincount(strands[mask], minlength=nstrands)
         who = np.flatnonzero(lanes)
         if len(who):
-            named = rows_of(e.mbarrier, rows, t, n)[0][first_thread[who]]
-            parity = rows_of(e.parity, rows, t, n)[0][first_thread[who]]
+            named, parity = (
+                np.full(len(who), v, np.int64)
+                if isinstance(v, int)
+                else rows_of(v, rows, t, n)[0][first_thread[who]]
+                for v in (e.mbarrier, e.parity)
+            )
             points.append(
                 SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
             )
@@ -129,7 +133,7 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
         np.bincount(strands, minlength=nstrands),
         points,
         units,
-        [_steps(points, unit, in_step) for unit in units],
+        _steps(points, units, in_step),
         Columns.of(
             nstrands,
             tuple(sorted(k for kind in kinds for k in engines_of(kind))),
@@ -152,18 +156,27 @@ def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
     return [np.array(g) for g in groups.values()]
 
 
-def _steps(points: Sequence[SyncPoint], unit: Array, warps: Array) -> list[Step]:
-    """The points at which some strands of a unit take part; `warps` is the warp of each strand."""
-    found: list[Step] = []
+def _steps(points: Sequence[SyncPoint], units: Sequence[Array], warps: Array) -> list[list[Step]]:
+    """By unit the points at which some of its strands take part; `warps` is the warp of each
+    strand."""
+    found: list[list[Step]] = [[] for _ in units]
+    unit_of = np.zeros(len(warps), np.int64)
+    for k, unit in enumerate(units):
+        unit_of[unit] = k
+    teams: dict[bytes, Teams] = {}
     for p in points:
-        mine = np.flatnonzero(np.isin(p.strands, unit))
-        if len(mine):
+        owner, use = unit_of[p.strands], p.statement.mbarrier_use()
+        is_in_step = p.statement.executed_by() in (Team.WARP, Team.WARPGROUP)
+        group = p.statement.group()
+        for k in dict.fromkeys(owner.tolist()):
+            mine = np.flatnonzero(owner == k)
             strands = p.strands[mine]
-            teams, use = Teams.of(strands, warps[strands]), p.statement.mbarrier_use()
-            is_in_step = p.statement.executed_by() in (Team.WARP, Team.WARPGROUP)
+            key = strands.tobytes()
+            if key not in teams:
+                teams[key] = Teams.of(strands, warps[strands])
             places, nbytes = ((), None) if use is None else (_places(p, mine), use.nbytes)
-            group = p.statement.group()
-            found.append(Step(p, p.at, mine, strands, teams, places, is_in_step, group, nbytes))
+            step = Step(p, p.at, mine, strands, teams[key], places, is_in_step, group, nbytes)
+            found[k].append(step)
     return found
 
 

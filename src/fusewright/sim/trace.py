@@ -7,6 +7,7 @@ second 1 when equal for all threads. Reads of memory that no statement writes ar
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -140,27 +141,45 @@ def rows_of(value: Value | Mask, rows: Array, nthreads: int, nblocks: int) -> Ar
     if isinstance(value, int):
         return np.full((1, nthreads), value, np.int64)
     picked = value[rows] if value.shape[0] == nblocks and nblocks > 1 else value
+    if picked.shape[1] == nthreads:
+        return picked
     return np.broadcast_to(picked, (picked.shape[0], nthreads))
 
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
+@lru_cache(64)
 def _weights(nthreads: int) -> Array:
     return np.random.default_rng(20240229).integers(
         1, 2**63, nthreads, dtype=np.uint64
     ) | np.uint64(1)
 
 
-def _digest(value: Value | Mask, weights: Array) -> Array:
-    """A 64-bit fingerprint of the value of each block; shape (1,) where all blocks are alike."""
-    if value is None:
-        return weights.sum(keepdims=True)
-    if isinstance(value, int):
-        return weights.sum(keepdims=True) * np.uint64(value % 2**64)
-    if value.shape[1] == 1:
-        return value[:, 0].astype(np.uint64) * weights.sum()
-    return (value.astype(np.uint64) * weights).sum(axis=1)
+class _Digests:
+    """64-bit fingerprints of values of blocks; shape (1,) where all blocks are alike. Many events
+    share an array: each is looked at once."""
+
+    def __init__(self, nthreads: int) -> None:
+        self.weights = _weights(nthreads)
+        self.everyone = self.weights.sum(keepdims=True)
+        self._found: dict[int, Array] = {}
+
+    def of(self, value: Value | Mask) -> Array:
+        """The fingerprint; arrays stay alive as long as the digests."""
+        if value is None:
+            return self.everyone
+        if isinstance(value, int):
+            return self.everyone * np.uint64(value % 2**64)
+        found = self._found.get(id(value))
+        if found is None:
+            numbers = value.astype(np.uint64)
+            if value.shape[1] == 1:
+                found = numbers[:, 0] * self.everyone
+            else:
+                found = (numbers * self.weights).sum(axis=1)
+            self._found[id(value)] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +194,7 @@ class Signatures:
 def signatures(trace: Trace, spaces: frozenset[int]) -> Signatures:
     """Fingerprint every block; accesses outside `spaces` do not count, those to global memory
     count relative to the block's first."""
-    weights = _weights(trace.nthreads)
-    everyone = weights.sum(keepdims=True)
+    digests = _Digests(trace.nthreads)
     sync = np.zeros(1, np.uint64)
     full = np.zeros(1, np.uint64)
     first: dict[int, Array] = {}
@@ -184,18 +202,18 @@ def signatures(trace: Trace, spaces: frozenset[int]) -> Signatures:
         tag = np.uint64(id(e.statement) % 2**63)
         match e:
             case SyncEvent():
-                sync = sync * _MIX + _digest(e.mask, weights) + tag
-                sync = sync * _MIX + _digest(e.mbarrier, weights) + _digest(e.parity, weights)
+                sync = sync * _MIX + digests.of(e.mask) + tag
+                sync = sync * _MIX + digests.of(e.mbarrier) + digests.of(e.parity)
             case TracedAccess() if e.space in spaces:
-                mask = _digest(e.mask, weights)
-                where = _digest(e.block, weights) + _digest(e.thread, weights)
+                mask = digests.of(e.mask)
+                where = digests.of(e.block) + digests.of(e.thread)
                 if e.space > 0:
-                    where = where - _origin(e, first) * everyone
+                    where = where - _origin(e, first) * digests.everyone
                 if e.runs is not None:
-                    tag = tag + _digest(e.runs[None], _weights(len(e.runs)))
+                    tag = tag + _Digests(len(e.runs)).of(e.runs[None])
                 full = (full * _MIX + mask) * _MIX + where + tag
             case Undefine():
-                full = full * _MIX + _digest(e.mask, weights) + tag
+                full = full * _MIX + digests.of(e.mask) + tag
             case _:
                 pass
     shape = (trace.nblocks,)
@@ -241,6 +259,7 @@ def strands_of(trace: Trace, row: int) -> Array:
     """
     label = warps_of(trace)
     rows = np.array([row])
+    told: set[bytes] = set()  # what trips of a loop repeat tells no more strands apart
     for e in trace.events:
         if not isinstance(e, SyncEvent) or not splits_warps(e.statement):
             continue
@@ -250,7 +269,11 @@ def strands_of(trace: Trace, row: int) -> Array:
             inside = np.where(inside, 1 + named, 0)
         elif e.mask is None:
             continue
-        label = np.unique(np.stack([label, inside]), axis=1, return_inverse=True)[1]
+        if (key := inside.tobytes()) in told:
+            continue
+        told.add(key)
+        pairs = label * (int(inside.max()) + 1) + inside
+        label = np.unique(pairs, return_inverse=True)[1]
     firsts = np.unique(label, return_index=True)[1]
     order = np.argsort(np.argsort(firsts))
     return order[np.unique(label, return_inverse=True)[1]]

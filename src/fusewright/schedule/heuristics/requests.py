@@ -285,12 +285,10 @@ def _counted(
 ) -> tuple[float, float, float]:
     """Sectors, pairs of sectors and lines of a warp in the mean. A read finds in the first-level
     cache what the thread's accesses before it have brought; writes go on one by one."""
-    lines = sum(_distinct(x, on, LINE_NBYTES) for x, on in single)
-    counted = single if a.tensor is a.stage else [(address, active)]
-    sectors, pairs = (
-        sum(_distinct(x, on, unit) for x, on in counted)
-        for unit in (SECTOR_NBYTES, 2 * SECTOR_NBYTES)
-    )
+    alone = [tuple(_distinct(x, on, *UNITS)) for x, on in single]
+    sectors, pairs, lines = (sum(found[k] for found in alone) for k in range(len(UNITS)))
+    if a.tensor is not a.stage:
+        sectors, pairs, _ = _distinct(address, active, *UNITS)
     return sectors, pairs, lines
 
 
@@ -303,11 +301,11 @@ def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float
         return 0.0
     total = 0.0
     for address, active in single:
-        asked = _distinct(address, active, SECTOR_NBYTES) * SECTOR_NBYTES
+        sectors, pairs, in_lines = _distinct(address, active, *UNITS)
+        asked, lines = sectors * SECTOR_NBYTES, in_lines * LINE_NBYTES
         own = a.tensor.dtype.nbytes * float(active.sum()) / len(active)
-        lines = _distinct(address, active, LINE_NBYTES) * LINE_NBYTES
         if 2 * own <= asked:
-            is_alone = _distinct(address, active, 2 * SECTOR_NBYTES) * SECTOR_NBYTES == asked
+            is_alone = pairs == sectors
             is_vector = a.tensor.dtype.nbytes * address.shape[-1] == MAX_VECTOR_NBYTES
             total += (HALF_FILLED[is_alone] if is_vector else 1.0) * lines - asked
         else:
@@ -315,12 +313,17 @@ def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float
     return total
 
 
-def _distinct(address: Points, active: Points, unit: int) -> float:
-    """How many units of memory a warp's lanes are in, in the mean over warps."""
-    places = np.where(active, address // unit, -1).reshape(address.shape[0], -1)
+UNITS = SECTOR_NBYTES, 2 * SECTOR_NBYTES, LINE_NBYTES
+
+
+def _distinct(address: Points, active: Points, *units: int) -> Iterator[float]:
+    """How many units of memory of each size a warp's lanes are in, in the mean over warps."""
+    places = np.where(active, address, -1).reshape(address.shape[0], -1)
     places = np.sort(places, axis=1)
-    found = (places[:, 1:] != places[:, :-1]).sum() + (places[:, 0] >= 0).sum()
-    return float(found) / len(places)
+    for unit in units:
+        at = places // unit
+        found = (at[:, 1:] != at[:, :-1]).sum() + (at[:, 0] >= 0).sum()
+        yield float(found) / len(at)
 
 
 # --- instructions -------------------------------------------------------------------------------
