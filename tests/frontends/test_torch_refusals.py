@@ -121,6 +121,12 @@ SYMBOLIC: list[tuple[Any, Callable[..., tuple[Any, ...]], tuple[fw.TensorSpec, .
         (ROWS,),
         r"div with rounding_mode='up'",
     ),
+    (
+        aten.nll_loss_backward.default,
+        lambda n, x: (x, fw.expand_dims(x, 0), x, None, 1, -100, x),
+        (ROWS,),
+        r"nll_loss of rank 3: one or two axes are taken",
+    ),
 ]
 
 

@@ -463,7 +463,7 @@ def _from_front(index: Array, extent: Expr) -> Array:
     return ops.where(index < 0, index + Array(build.size(extent, dtypes.int64)), index)
 
 
-@lowers(aten.nll_loss_backward, aten.nll_loss2d_backward)
+@lowers(aten.nll_loss_backward)
 def _nll_loss_backward(
     out: Dtypes,
     dy: Array,
@@ -475,8 +475,10 @@ def _nll_loss_backward(
     total_weight: Array,
 ) -> Array:
     """-dy * weight at the target's class, 0 elsewhere and where the target is ignored."""
-    axis = min(x.ndim - 1, 1)
-    at = ops.expand_dims(target, axis) if x.ndim > 1 or not target.ndim else target
+    axis = 1 if x.ndim == 2 else 0
+    if x.ndim > 2:
+        raise UnsupportedError(f"nll_loss of rank {x.ndim}: one or two axes are taken")
+    at = ops.expand_dims(target, axis) if x.ndim == 2 or not target.ndim else target
     classes = Array(build.iota(x.tensor.shape, axis))
     hit = ops.logical_and(
         classes == ops.astype(at, dtypes.int64), at != cast_to(ignore_index, at.dtype)
@@ -484,9 +486,8 @@ def _nll_loss_backward(
     g = ops.astype(dy, x.dtype.compute)
     if reduction == 1:
         g = g / ops.astype(total_weight, g.dtype)
-    if g.ndim and x.ndim > 1:
+    if g.ndim and x.ndim == 2:
         g = ops.expand_dims(g, 1)
     if weight is not None:
-        wide = ops.reshape(weight, (*weight.shape, *(1,) * (x.ndim - axis - 1)))
-        g = g * ops.astype(wide, g.dtype)
+        g = g * ops.astype(weight, g.dtype)
     return cast_to(ops.where(hit, -g, cast_to(0.0, g.dtype)), out[0])
