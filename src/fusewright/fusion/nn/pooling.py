@@ -332,7 +332,7 @@ def _avg_pool(
     check_flag(op, "count_include_pad", count_include_pad)
     if divisor_override is not None and not build.integer(op, "divisor_override", divisor_override):
         raise UserError(f"{op}: divisor_override={divisor_override}: a sum divided by 0 is no mean")
-    total = _total(widened(x), windows)
+    total = _total(x, windows)
     return astype(_shared(total, windows, bool(count_include_pad), divisor_override), x.dtype)
 
 
@@ -378,17 +378,20 @@ def _of_whole_cover(g: Array, windows: Sequence[Window], back: Sequence[int]) ->
 
 
 def _total(x: Array, windows: Sequence[Window]) -> Array:
+    """The sums of windows in the compute dtype. Elements become that where they are read: what is
+    computed for them is stored in x's dtype, where it has a kernel of its own."""
     if _is_separated(windows):
         for w in reversed(windows):
             x = _total(x, [w])
         return x
     if not _is_unrolled(windows):
         axes = tuple(range(x.ndim, x.ndim + len(windows)))
-        return ops.sum(read_places(x, windows, x.ndim, 0), axis=axes)
-    first, *rest = (read_place(x, windows, at, 0) for at in places(windows))
-    for found in rest:
-        first = first + found
-    return first
+        return ops.sum(read_places(widened(x), windows, x.ndim, 0), axis=axes)
+    out = _added(widened(read_place(x, windows, at, 0)) for at in places(windows))
+    out.tensor.rule = GivenRule(
+        (x.tensor,), lambda g: (astype(_spread(widened(g), windows), x.dtype),)
+    )
+    return out
 
 
 def _counted(w: Window, with_padding: bool, like: Array) -> int | Array:
