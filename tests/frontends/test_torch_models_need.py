@@ -58,6 +58,36 @@ def left(reports: list[GraphReport]) -> list[str]:
 # --- operators ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("places", [(7,), (3, 4)])
+def test_the_gradient_of_a_loss_at_many_places_is_no_scatter(
+    places: tuple[int, ...], weighted: bool
+) -> None:
+    classes = torch.randint(0, 5, (2, *places), generator=torch.Generator().manual_seed(0))
+    weight = torch.rand(5, generator=torch.Generator().manual_seed(1)) if weighted else None
+    x = rand(2, 5, *places).requires_grad_()
+
+    def loss(x: Any) -> Any:
+        return nn.cross_entropy(x * 2, classes, weight, ignore_index=1)
+
+    assert left(as_eager(loss, x)) == []
+
+
+def test_the_gradient_of_a_weight_norm_is_fused() -> None:
+    v, g = rand(6, 4, 3).requires_grad_(), rand(1, 1, 3).requires_grad_()
+    assert left(as_eager(lambda v, g: torch._weight_norm(v * 1, g * 2, 2).sin(), v, g)) == []
+    g = rand(6, 1, 1).requires_grad_()
+    assert left(as_eager(lambda v, g: torch._weight_norm(v * 1, g * 2, 0).sin(), v, g)) == []
+
+
+def test_a_choice_put_into_zeros_like_another_tensor() -> None:
+    def straight_through(x: Any) -> Any:
+        hard = torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
+        return (hard - x.detach() + x) * x
+
+    assert left(as_eager(straight_through, rand(4, 9).requires_grad_())) == []
+
+
 @pytest.mark.parametrize("cpu", ["oracle", "sim"])
 @pytest.mark.parametrize(
     "shape", [(9, 5), (7,), pytest.param((4, 3, 3), marks=pytest.mark.refuses)]

@@ -10,7 +10,7 @@ import importlib
 
 for _family in (
     *("pointwise", "reductions", "movement", "creation", "norms", "products"),
-    "ordering",
+    *("ordering", "pooling"),
 ):
     importlib.import_module(f"fusewright.frontends.torch.{_family}")
 

@@ -17,8 +17,6 @@ _WHOLE = (
     "embedding_dense_backward",
     "_scaled_dot_product_flash_attention_for_cpu",
     "grid_sampler_2d",
-    "im2col",
-    "col2im",
     "lstm",
     "gru",
     "index_add",
@@ -52,6 +50,7 @@ def decompositions() -> dict[Any, Any]:
     }
     table |= foreach_rules()
     table[aten.native_dropout.default] = _native_dropout
+    table[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     table[aten._efficientzerotensor.default] = _zeros
     return table
 
@@ -59,6 +58,15 @@ def decompositions() -> dict[Any, Any]:
 def _zeros(size: Any, **options: Any) -> Any:
     """Zeros in memory, as a kernel can read them."""
     return torch.zeros(size, **{k: v for k, v in options.items() if v is not None})
+
+
+def _weight_norm_backward(dw: Any, v: Any, g: Any, norms: Any, dim: int) -> tuple[Any, Any]:
+    """The gradients of v and g in w = g * v / norms, with norms over all axes but `dim`."""
+    axes = [k for k in range(v.ndim) if k != dim % v.ndim]
+    wide, own, over = (x.to(norms.dtype) for x in (dw, v, g))
+    along = (wide * own).sum(axes, keepdim=True)
+    dv = over / norms * (wide - own * (along / (norms * norms)))
+    return dv.to(v.dtype), (along / norms).to(g.dtype)
 
 
 def _native_dropout(x: Any, p: float, train: bool | None) -> Any:

@@ -29,7 +29,7 @@ from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.plain_writes import SCATTERS
 from fusewright.frontends.torch.product_choice import left_products
-from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE
+from fusewright.frontends.torch.table import CREATIONS, ELEMENTWISE, OWN
 
 _KEPT = 3  # bytes that may be kept alive per byte that is not stored
 _SMALL = 1 << 16
@@ -67,7 +67,7 @@ def partition(graph: Any, options: Options) -> Partition:
     regions: list[tuple[Any, ...]] = []
     found = _small_ones_joined(_components(nodes, level), level, constants, options.min_ops)
     for members in _siblings_joined(found, level, constants):
-        if _computing(members) + _reductions(members) >= options.min_ops:
+        if _computing(members) + _reductions(members) >= options.min_ops or _has_own(members):
             regions.append(_without_first_views(members))
         else:
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
@@ -238,6 +238,11 @@ def _is_sibling(group: _Siblings, members: Sequence[Any], read: Mapping[Any, int
 def _computing(members: Sequence[Any]) -> int:
     """How many of the nodes compute something."""
     return sum(1 for n in members if not is_view(n) and not is_getitem(n))
+
+
+def _has_own(members: Sequence[Any]) -> bool:
+    """Whether torch would compute one of the nodes in several kernels."""
+    return any(n.target in OWN for n in members)
 
 
 def _reductions(members: Sequence[Any]) -> int:

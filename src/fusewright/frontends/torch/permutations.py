@@ -127,7 +127,7 @@ class _Permutations:
             wide = call_near(self.graph, n, aten.view.default, taken, sizes)
             options = {"dtype": value.dtype}
             taken = call_near(self.graph, n, aten.sum.dim_IntList, wide, [1], **options)
-        if not adds or _is_zero(x):
+        if not adds or is_zero(x):
             return taken
         return call_near(self.graph, n, aten.add.Tensor, x, taken)
 
@@ -210,7 +210,7 @@ def _is_range(n: Any) -> bool:
     return known is not None and known(n.args) and not n.meta["val"].is_floating_point()
 
 
-def _is_zero(n: Any) -> bool:
+def is_zero(n: Any) -> bool:
     """Whether every element of a node's value is 0, made from that number."""
     if n.target in (aten.full.default, aten.full_like.default, aten.new_full.default):
         return n.args[2 if n.target is aten.new_full.default else 1] == 0

@@ -16,14 +16,14 @@ from __future__ import annotations
 from typing import Any
 
 from fusewright.frontends.torch.library import aten, fx, torch
-from fusewright.frontends.torch.permutations import call_near
+from fusewright.frontends.torch.permutations import call_near, is_zero
 
 MOST = 8
 """Entries of a row that every element of it is compared with. An element of 4 bytes is written in
 the time of 24 instructions (an H200's data sheet: 132 multiprocessors of 128 lanes at 1.7 GHz, 4.8
 TB/s), and an entry takes three: a load that hits, a comparison and a selection."""
 
-_FULL = aten.full.default
+_FULLS = (aten.full.default, aten.full_like.default, aten.new_full.default)
 _ADDS = aten.scatter_add.default
 _PUTS = (aten.scatter.src, aten.scatter.value)
 
@@ -43,8 +43,7 @@ def plain_scatters(graph: Any) -> None:
 
 def _is_taken(n: Any) -> bool:
     x, dim, index, source = n.args
-    is_zero = x.target is aten.zeros.default or (x.target is _FULL and x.args[1] == 0)
-    if not is_zero and (x.target is not _FULL or n.target is _ADDS):
+    if not is_zero(x) and (x.target not in _FULLS or n.target is _ADDS):
         return False
     shape, at = x.meta["val"].shape, index.meta["val"].shape
     if not shape or not all(type(s) is int for s in (*shape, *at)):

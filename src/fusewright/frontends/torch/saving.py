@@ -17,6 +17,7 @@ from collections.abc import Generator
 from typing import Any
 
 from fusewright.frontends.torch.permutations import tell_permutations
+from fusewright.frontends.torch.places import keep_places
 from fusewright.frontends.torch.products import PRODUCTS
 from fusewright.frontends.torch.table import LOWERINGS
 
@@ -27,6 +28,7 @@ _graph_compile: Any = importlib.import_module("torch._functorch._aot_autograd.gr
 def cut(joint: Any, *args: Any, **kwargs: Any) -> Any:
     """The forward and the backward graph of a joint one, as torch asks for them."""
     tell_permutations(joint.graph)
+    keep_places(joint.graph)
     with _told():
         return _partitioners.min_cut_rematerialization_partition(joint, *args, **kwargs)
 

@@ -23,6 +23,8 @@ LOWERINGS: dict[Any, Lowering] = {}
 VIEWS: dict[Any, None] = {}
 CREATIONS: dict[Any, None] = {}
 ELEMENTWISE: dict[Any, None] = {}
+OWN: dict[Any, None] = {}
+"""Operators that no kernel of torch computes, so that each is worth a region."""
 
 
 def overloads(packet: Any) -> list[Any]:
@@ -60,6 +62,16 @@ def lowers_elementwise(*targets: Any) -> Callable[[L], L]:
         for target in targets:
             several = overloads(target) if hasattr(target, "overloads") else [target]
             ELEMENTWISE.update(dict.fromkeys(several))
+        return lowers(*targets)(lowering)
+
+    return enter
+
+
+def lowers_own(*targets: Any) -> Callable[[L], L]:
+    """`lowers`, for operators that a graph has only because kernels here compute them."""
+
+    def enter(lowering: L) -> L:
+        OWN.update(dict.fromkeys(targets))
         return lowers(*targets)(lowering)
 
     return enter

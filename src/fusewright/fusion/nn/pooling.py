@@ -9,7 +9,7 @@ not floats and for windows that do not fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from fusewright import dtypes
@@ -25,6 +25,12 @@ from fusewright.fusion.nn.windows import (
     MAX_UNROLLED,
     Window,
     affine,
+    bases,
+    cover_place,
+    covered,
+    covers,
+    held_cover,
+    long_enough,
     mapped,
     place_count,
     places,
@@ -34,7 +40,15 @@ from fusewright.fusion.nn.windows import (
     write_places,
 )
 from fusewright.fusion.operands import check_flag
-from fusewright.fusion.ops import astype, equal, isnan, logical_or, maximum, where
+from fusewright.fusion.ops import (
+    astype,
+    equal,
+    isnan,
+    logical_and,
+    logical_or,
+    maximum,
+    where,
+)
 
 _LOWEST = -float("inf")
 
@@ -112,6 +126,13 @@ def _max_pool(
     return (out, _positions(_first_place(x, windows), windows)) if return_indices else out
 
 
+def with_place_numbers(x: Array, windows: Sequence[Window]) -> tuple[Array, Array]:
+    """The largest element of every window, and the number of the first place, in C order, that has
+    it. Raises UserError for what is not of floats."""
+    x = check_float("max_pool", x)
+    return _largest(x, windows), _first_place(x, windows)
+
+
 def _is_unrolled(windows: Sequence[Window]) -> bool:
     return place_count(windows) <= MAX_UNROLLED
 
@@ -150,36 +171,73 @@ def _largest_at_once(x: Array, windows: Sequence[Window]) -> Array:
 
 def _way_back(x: Array, windows: Sequence[Window], g: Array) -> Array:
     """Each element gets the cotangents of the windows of which it is the first largest place."""
-    number = _first_place(x, windows)
+    return chosen_cotangents(g, _first_place(x, windows), windows)
+
+
+def chosen_cotangents(g: Array, number: Array, windows: Sequence[Window]) -> Array:
+    """Each element gets the cotangents of the windows of which it is the place of this number."""
     if not _is_unrolled(windows):
         spread = ops.broadcast_to(_with_places(g, windows), (*g.shape, *_lengths(windows)))
         is_first = equal(_with_places(number, windows), _numbers(spread, windows))
-        return write_places(where(is_first, spread, 0), windows, x.ndim)
-    total: Array | None = None
-    for k, at in enumerate(places(windows)):
-        is_first = equal(write_place(number, windows, at), k)
-        own = where(is_first, write_place(g, windows, at), 0)
-        total = own if total is None else total + own
-    assert total is not None
+        return write_places(where(is_first, spread, 0), windows, g.ndim)
+    if all(w.dilation == 1 for w in windows):
+        return _added(_of_cover(g, number, windows, back) for back in covers(windows))
+    return _added(
+        where(
+            equal(write_place(number, windows, at), _number(at, windows)),
+            write_place(g, windows, at),
+            0,
+        )
+        for at in places(windows)
+    )
+
+
+def _of_cover(g: Array, number: Array, windows: Sequence[Window], back: Sequence[int]) -> Array:
+    """What each element gets of one of the windows that hold it."""
+    found, chosen = held_cover(g, windows, back), held_cover(number, windows, back)
+    is_own = equal(chosen, cover_place(found, windows, back))
+    return where(_all([is_own, *covered(found, windows, back)]), found, 0)
+
+
+def _all(conditions: Sequence[Array]) -> Array:
+    first, *rest = conditions
+    for c in rest:
+        first = logical_and(first, c)
+    return first
+
+
+def _number(at: Sequence[int], windows: Sequence[Window]) -> int:
+    """The number of a place."""
+    total = 0
+    for place, base in zip(at, bases(windows), strict=True):
+        total = total * base + place
     return total
 
 
+def _added(terms: Iterable[Array]) -> Array:
+    first, *rest = terms
+    for term in rest:
+        first = first + term
+    return first
+
+
 def _first_place(x: Array, windows: Sequence[Window]) -> Array:
-    """The number of the first place, in C order, that has the largest element of its window."""
+    """The number of the first place, in C order, that has the largest element of its window, as
+    `bases` counts them."""
     if not _is_unrolled(windows):
         found = read_places(x, windows, x.ndim, _LOWEST)
         axes = tuple(range(x.ndim, found.ndim))
         best = ops.max(found, axis=axes, keepdims=True)
         number = where(logical_or(equal(found, best), isnan(found)), _numbers(found, windows), -1)
-        end = place_count(windows)
+        end = math.prod(bases(windows))
         return ops.min(where(number < 0, end, number), axis=axes)
     best, number = None, None
-    for k, at in enumerate(places(windows)):
+    for at in places(windows):
         found = read_place(x, windows, at, _LOWEST)
         if best is None or number is None:
             best, number = found, ops.zeros(found.shape, dtype=dtypes.int32)
         else:
-            number = where(logical_or(found > best, isnan(found)), k, number)
+            number = where(logical_or(found > best, isnan(found)), _number(at, windows), number)
             best = maximum(best, found)
     assert number is not None
     return number
@@ -196,9 +254,9 @@ def _with_places(x: Array, windows: Sequence[Window]) -> Array:
 def _numbers(x: Array, windows: Sequence[Window]) -> Array:
     """The number of each place of x's last axes."""
     total: Array | None = None
-    for k, w in enumerate(windows):
+    for k, base in enumerate(bases(windows)):
         along = Array(build.iota(x.tensor.shape, x.ndim - len(windows) + k, dtypes.int32))
-        total = along if total is None else total * w.length + along
+        total = along if total is None else total * base + along
     assert total is not None
     return total
 
@@ -208,10 +266,10 @@ def _positions(number: Array, windows: Sequence[Window]) -> Array:
     shape = number.tensor.shape
     position: Array | None = None
     rest = astype(number, dtypes.int64)
-    places_behind = place_count(windows)
-    for w in windows:
-        places_behind //= w.length
-        place = (rest // places_behind) % w.length if w is not windows[0] else rest // places_behind
+    places_behind = math.prod(bases(windows))
+    for w, base in zip(windows, bases(windows), strict=True):
+        places_behind //= base
+        place = (rest // places_behind) % base if w is not windows[0] else rest // places_behind
         along = affine(shape, w.axis, w.stride, -w.padding) + place * w.dilation
         size = Array(build.size(w.size, dtypes.int64))
         position = along if position is None else position * size + along
@@ -274,31 +332,66 @@ def _avg_pool(
     check_flag(op, "count_include_pad", count_include_pad)
     if divisor_override is not None and not build.integer(op, "divisor_override", divisor_override):
         raise UserError(f"{op}: divisor_override={divisor_override}: a sum divided by 0 is no mean")
-    total = _total(widened(x), windows)
+    total = _total(x, windows)
+    return astype(_shared(total, windows, bool(count_include_pad), divisor_override), x.dtype)
+
+
+def _shared(
+    total: Array, windows: Sequence[Window], with_padding: bool, divisor_override: int | None
+) -> Array:
+    """Sums of windows over their number of places, or what each place gets of a cotangent."""
     if divisor_override is not None:
-        return astype(total / float(divisor_override), x.dtype)
+        return total / float(divisor_override)
     plain = 1.0
     for w in windows:
-        counted = _counted(w, bool(count_include_pad), total)
+        counted = _counted(w, with_padding, total)
         if isinstance(counted, int):
             plain *= counted
         else:
             total = total / counted
-    return astype(total / plain if plain != 1 else total, x.dtype)
+    return total / plain if plain != 1 else total
+
+
+def mean_cotangents(
+    g: Array, windows: Sequence[Window], count_include_pad: bool, divisor_override: int | None
+) -> Array:
+    """What each element gets of the cotangents of the averages of its windows, which are those of
+    `avg_pool2d` and its kin, in g's dtype."""
+    shared = _shared(widened(g), windows, count_include_pad, divisor_override)
+    return astype(_spread(shared, windows), g.dtype)
+
+
+def _spread(g: Array, windows: Sequence[Window]) -> Array:
+    """Each element gets the sum of what its windows have."""
+    if _is_separated(windows):
+        for w in windows:
+            g = _spread(g, [w])
+        return g
+    return _added(_of_whole_cover(g, windows, back) for back in covers(windows))
+
+
+def _of_whole_cover(g: Array, windows: Sequence[Window], back: Sequence[int]) -> Array:
+    """What each element gets of one window, where it holds the element."""
+    found = held_cover(g, windows, back)
+    masks = [*covered(found, windows, back), *long_enough(found, windows, back)]
+    return where(_all(masks), found, 0) if masks else found
 
 
 def _total(x: Array, windows: Sequence[Window]) -> Array:
+    """The sums of windows in the compute dtype. Elements become that where they are read: what is
+    computed for them is stored in x's dtype, where it has a kernel of its own."""
     if _is_separated(windows):
         for w in reversed(windows):
             x = _total(x, [w])
         return x
     if not _is_unrolled(windows):
         axes = tuple(range(x.ndim, x.ndim + len(windows)))
-        return ops.sum(read_places(x, windows, x.ndim, 0), axis=axes)
-    first, *rest = (read_place(x, windows, at, 0) for at in places(windows))
-    for found in rest:
-        first = first + found
-    return first
+        return ops.sum(read_places(widened(x), windows, x.ndim, 0), axis=axes)
+    out = _added(widened(read_place(x, windows, at, 0)) for at in places(windows))
+    out.tensor.rule = GivenRule(
+        (x.tensor,), lambda g: (astype(_spread(widened(g), windows), x.dtype),)
+    )
+    return out
 
 
 def _counted(w: Window, with_padding: bool, like: Array) -> int | Array:

@@ -2,6 +2,7 @@
 
     place j of window c reads element      c * stride + j * dilation - padding
     element e is place j of window         (e + padding - j * dilation) / stride, where it is whole
+    windows without dilation that hold e   (e + padding) // stride, and the few in front of that one
 
 A place outside of the array reads a fill. Both ways are one index map with its coordinates held
 inside the array and a mask, so that a kernel reads each element where it stands, and each way is
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fusewright import dtypes
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import less, less_equal, prove
 from fusewright.core.expr import (
@@ -110,6 +112,100 @@ def write_place(g: Array, windows: Sequence[Window], at: Sequence[int]) -> Array
         masks += [equal(along % w.stride, first % w.stride)] if w.stride > 1 else []
     out = mapped(g, shape, index, found, masks, 0)
     return _with_way_back(out, g, lambda h: read_place(h, windows, at, 0))
+
+
+# --- all windows of an element ------------------------------------------------------------------
+
+
+def covers(windows: Sequence[Window]) -> Iterator[tuple[int, ...]]:
+    """How far in front of the last window that begins at an element, or before it, those windows
+    stand that may hold it: `length / stride` along each axis, rounded up."""
+    return itertools.product(*(range(-(-w.length // w.stride)) for w in windows))
+
+
+def held_cover(g: Array, windows: Sequence[Window], back: Sequence[int]) -> Array:
+    """For every element the window that stands `back` in front of the last one that begins at the
+    element or before it, or the nearest to that which exists. Whoever reads it chooses those that
+    hold the element: only these get what comes back. Windows have no dilation."""
+    shape = _with_sizes(g, windows)
+    index = build.coordinates(shape)
+    found: list[Expr] = [as_expr(c) for c in index]
+    for w, k in zip(windows, back, strict=True):
+        found[w.axis] = _held(_cover(w, index[w.axis], k), w.count)
+    out = Array(build.index_map(g.tensor, shape, index, found))
+    steps = [
+        range(k * w.stride, min((k + 1) * w.stride, w.length))
+        for w, k in zip(windows, back, strict=True)
+    ]
+    return _with_way_back(out, g, lambda h: _read_sum(h, windows, itertools.product(*steps)))
+
+
+def covered(like: Array, windows: Sequence[Window], back: Sequence[int]) -> list[Array]:
+    """The conditions under which the window that `held_cover` reads for every element of an array
+    begins where it should, but for those that are known to hold."""
+    index = build.coordinates(like.tensor.shape)
+    masks: list[Array] = []
+    for w, k in zip(windows, back, strict=True):
+        first = k * w.stride - w.padding
+        end = add(mul(w.count, w.stride), first)
+        masks += _between(_along(like, w), _cover(w, index[w.axis], k), w.count, first, end)
+    return masks
+
+
+def long_enough(like: Array, windows: Sequence[Window], back: Sequence[int]) -> list[Array]:
+    """The conditions under which the window that `held_cover` reads does not end in front of the
+    element, but for those that are known to hold."""
+    return [
+        is_less(_place(_along(like, w), w), w.length - k * w.stride)
+        for w, k in zip(windows, back, strict=True)
+        if (k + 1) * w.stride > w.length
+    ]
+
+
+def bases(windows: Sequence[Window]) -> tuple[int, ...]:
+    """How far places are counted along each axis where they have numbers: the length rounded up to
+    whole strides, so that a place that a window lacks has the number of none that it has."""
+    return tuple(-(-w.length // w.stride) * w.stride for w in windows)
+
+
+def cover_place(like: Array, windows: Sequence[Window], back: Sequence[int]) -> Array:
+    """The number, counted by `bases`, of the place that every element of an array is of the window
+    that `held_cover` reads for it."""
+    total: Array | None = None
+    distance = 0
+    for w, k, base in zip(windows, back, bases(windows), strict=True):
+        place = _place(_along(like, w), w)
+        total = place if total is None else total * base + place
+        distance = distance * base + k * w.stride
+    assert total is not None
+    return total + distance if distance else total  # one sum for all windows of an element
+
+
+def _with_sizes(g: Array, windows: Sequence[Window]) -> tuple[Expr, ...]:
+    sizes = {w.axis: w.size for w in windows}
+    return tuple(sizes.get(k, n) for k, n in enumerate(g.tensor.shape))
+
+
+def _cover(w: Window, element: IntLike, back: int) -> Expr:
+    return add(floordiv(add(element, w.padding), w.stride), -back)
+
+
+def _along(like: Array, w: Window) -> Array:
+    """The coordinates of elements along a window's axis."""
+    return Array(build.iota(like.tensor.shape, w.axis, dtypes.int32))
+
+
+def _place(along: Array, w: Window) -> Array:
+    """Which place elements are of the last window that begins at them or before them."""
+    shifted = along + w.padding if w.padding else along
+    return shifted % w.stride if w.stride > 1 else shifted * 0
+
+
+def _read_sum(h: Array, windows: Sequence[Window], chosen: Iterable[tuple[int, ...]]) -> Array:
+    first, *rest = (read_place(h, windows, at, 0) for at in chosen)
+    for found in rest:
+        first = first + found
+    return first
 
 
 # --- all places ---------------------------------------------------------------------------------
@@ -235,6 +331,12 @@ __all__ = [
     "MAX_UNROLLED",
     "Window",
     "affine",
+    "bases",
+    "cover_place",
+    "covered",
+    "covers",
+    "held_cover",
+    "long_enough",
     "mapped",
     "place_count",
     "places",
