@@ -13,6 +13,7 @@ from typing import Any
 
 import fusewright as fw
 from bench.moves import Program
+from bench.textbook_models import PROGRAMS as FURTHER
 
 S = fw.TensorSpec
 F, H, U, INT = "float32", "bfloat16", "uint8", "int32"
@@ -302,7 +303,7 @@ OTHERS: dict[str, Program] = {
     ),
 }
 
-PROGRAMS = {**POINT_PROGRAMS, **STATISTICS, **SERIES_PROGRAMS, **OTHERS}
+PROGRAMS = {**POINT_PROGRAMS, **STATISTICS, **SERIES_PROGRAMS, **OTHERS, **FURTHER}
 
 
 def row(name: str) -> str:

@@ -35,7 +35,9 @@ def _sections(package: ModuleType, *, mark: bool) -> Iterator[str]:
     for name in package.__all__:
         value = getattr(package, name)
         if inspect.isroutine(value):
-            by_module.setdefault(inspect.getmodule(value).__name__, []).append((name, value))
+            by_module.setdefault(inspect.getmodule(inspect.unwrap(value)).__name__, []).append(
+                (name, value)
+            )
         elif inspect.ismodule(value):
             functions = [(f"{name}.{n}", getattr(value, n)) for n in value.__all__]
             by_module.setdefault(value.__name__, []).extend(functions)

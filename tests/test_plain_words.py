@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright import logs
+from fusewright import knobs, logs
 from fusewright.arguments import COUNT, INTEGER, takes
 from fusewright.fusion.spec_text import is_spec_text
 
@@ -183,6 +184,17 @@ def test_a_level_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     done = _run("bogus", tmp_path)
     assert done.returncode == 1
     assert "UserError: FUSEWRIGHT_LOG='bogus': use debug, info, warning, error" in done.stderr
+
+
+def test_a_misspelt_variable_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_DUMB", "all")
+    knobs.tell_unknown.cache_clear()
+    fusion = fw.trace(double, fw.TensorSpec((3,), "float32"))
+    with pytest.warns(UserWarning, match="FUSEWRIGHT_DUMB, which .* is FUSEWRIGHT_DUMP meant"):
+        fw.compile(fusion)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fw.compile(fusion)
 
 
 def test_nothing_is_said_unasked(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from fusewright.fusion.passes.follow_memory import Followed, follow_memory, want
 from fusewright.fusion.passes.hoist_crops import hoist_crops
 from fusewright.fusion.passes.hoist_gathers import hoist_gathers
 from fusewright.fusion.passes.hoist_moves import hoist_moves, moves_to_hoist
+from fusewright.fusion.passes.hold_scans import hold_scans
 from fusewright.fusion.passes.merge_axes import merge_axes
 from fusewright.fusion.passes.merge_sorts import merge_sorts
 from fusewright.fusion.passes.name_parts import name_parts
@@ -269,7 +270,8 @@ def _moves_folded(
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
     parts = crop_joins(hoist_crops(cse(plain)), given)
     moves = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
-    return own_outputs(turn_scans(fold_crops(moves)), before=owned)
+    held = hold_scans(fold_crops(moves), target)
+    return own_outputs(turn_scans(held), before=owned)
 
 
 def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:

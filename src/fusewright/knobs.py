@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -173,3 +176,16 @@ KNOBS: tuple[Knob[int] | Knob[str] | Knob[bool] | Knob[Path], ...] = (
     BOUND_WAITS,
     NVTX,
 )
+
+
+@cache
+def tell_unknown() -> None:
+    """Warns, once a process, of variables in the environment that are named as this package's and
+    are none of its."""
+    known = {k.name for k in KNOBS}
+    for name in sorted(n for n in os.environ if n.startswith("FUSEWRIGHT_") and n not in known):
+        (close,) = difflib.get_close_matches(name, sorted(known), 1, 0.0)
+        warnings.warn(
+            f"the environment has {name}, which means nothing to fusewright; is {close} meant?",
+            stacklevel=4,
+        )

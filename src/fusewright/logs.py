@@ -16,10 +16,12 @@ _started: list[str] = []
 
 
 def start() -> None:
-    """Puts the choice of `FUSEWRIGHT_LOG` into force; does nothing where it is already.
+    """Puts the choice of `FUSEWRIGHT_LOG` into force; does nothing where it is already. Tells of
+    variables of the environment that are misspelt.
 
     Raises UserError for a level that does not exist.
     """
+    knobs.tell_unknown()
     level = knobs.LOG.get()
     if not knobs.LOG.is_set or _started[-1:] == [level]:
         return

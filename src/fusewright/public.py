@@ -1,5 +1,7 @@
 """The public names of the package, which loads them when one is first asked for."""
 
+from inspect import isfunction as _isfunction
+
 from fusewright.driver import Schedule, compile
 from fusewright.dtypes import (
     DType,
@@ -36,7 +38,7 @@ from fusewright.frontends.interop import from_torch
 from fusewright.frontends.lazy import *  # noqa: F403
 from fusewright.frontends.own_kernel import kernel
 from fusewright.frontends.tune import Tuning, tune
-from fusewright.fusion import nn, ops as _ops
+from fusewright.fusion import nn, ops as _ops, refused_calls as _refused_calls
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.objects import register_pytree
 from fusewright.fusion.ops import *  # noqa: F403
@@ -142,3 +144,8 @@ __all__ = [
 ]
 __all__ += _lazy.__all__
 __all__ += _ops.__all__
+
+for _names, _module in ((globals(), __name__), (vars(nn), nn.__name__)):
+    for _name in nn.__all__ if _module == nn.__name__ else (*_lazy.__all__, *_ops.__all__):
+        if _isfunction(_names[_name]):
+            _names[_name] = _refused_calls.advised(_names[_name], _module)

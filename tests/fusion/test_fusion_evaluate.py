@@ -115,3 +115,35 @@ def test_an_index_map_stays_inside_its_operand(last: int, reaches: str | None):
         return
     with pytest.raises(UserError, match=rf"y: the index .* reaches {reaches}, outside axis 0 of"):
         evaluate(fusion, data)
+
+
+def test_values_that_repeat_an_element_are_computed_once():
+    n = 2**40
+    for made, expected in (
+        (lambda: fw.zeros((n,)).sum(), 0.0),
+        (lambda: fw.sum(2 * fw.ones((3, n)) + 1, axis=1), [3.0 * 2**40] * 3),
+        (lambda: fw.max(fw.full((n,), -2.5)), -2.5),
+        (lambda: fw.prod(fw.full((n,), -1.0)), 1.0),
+        (lambda: fw.any(fw.zeros((n,)) > 0), False),
+    ):
+        assert np.array_equal(evaluate(trace(made))[0], np.asarray(expected))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("name", ["sum", "prod", "max"])
+def test_repeated_integers_wrap_as_single_ones_do(dtype, name):
+    rng = np.random.default_rng(7)
+    x = rng.integers(1, 120, (5,)).astype(dtype)
+
+    def fn(x):
+        return getattr(fw, name)(fw.broadcast_to(x[:, None], (5, 301)), axis=1)
+
+    (got,) = evaluate(trace(fn, TensorSpec(x.shape, dtype)), x)
+    wide = np.broadcast_to(x[:, None], (5, 301)).copy()
+    assert np.array_equal(got, getattr(wide, name)(axis=1, dtype=got.dtype) if name != "max" else x)
+
+
+def test_values_that_no_memory_holds():
+    fusion = trace(lambda: fw.sum(fw.arange(10**13)))
+    with pytest.raises(UserError, match=r"shape \(10000000000000,\) .*keeps each value whole"):
+        evaluate(fusion)

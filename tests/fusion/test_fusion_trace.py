@@ -192,6 +192,7 @@ def test_an_array_of_another_trace_is_refused():
         (lambda: TensorSpec((True,), "float32"), r"size True in shape \(True,\) is no integer"),
         (lambda: TensorSpec((np.int64(-3),), "float32"), r"size -3 in shape .* is negative"),
         (lambda: TensorSpec((2, 2), "float32", strides=(1,)), r"1 strides for a shape of rank 2"),
+        (lambda: TensorSpec((1,) * 65, "float32"), r"TensorSpec: 65 axes; arrays have at most 64"),
         (
             lambda: TensorSpec((2, 2), "float32", strides=(2, -1)),
             r"strides \(2, -1\) hold a negative one; .* turn it with fw.flip",
@@ -202,3 +203,12 @@ def test_an_array_of_another_trace_is_refused():
 def test_spec_rejections(make: Any, message: str):
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_the_most_axes_that_arrays_have():
+    spec = TensorSpec((3,), "float32")
+    assert trace(lambda x: x[(None,) * 63], spec).outputs[0].ndim == 64
+    with pytest.raises(UserError, match="an array: 65 axes; arrays have at most 64, as numpy's"):
+        trace(lambda x: x[(None,) * 64], spec)
+    with pytest.raises(UserError, match="an array: 81 axes"):
+        trace(lambda x: x.reshape((1,) * 80 + (3,)), spec)

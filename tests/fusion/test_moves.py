@@ -398,3 +398,45 @@ def test_windows_of_a_padded_image_are_read_in_place() -> None:
     """Views between the pad and the windows hide from nobody that these are crops of it."""
     p = fw.compile(fw.trace(lambda x: fw.nn.max_pool2d(fw.pad(x, 1)[None, None], 3, stride=1), X))
     assert len(p.launches) == 1
+
+
+def blurred(x: Any) -> Any:
+    x = (x[:, :-2] + 2 * x[:, 1:-1] + x[:, 2:]) / 4
+    return (x[..., :-2] + 2 * x[..., 1:-1] + x[..., 2:]) / 4
+
+
+def test_parts_of_functions_of_a_padded_image_are_functions_of_parts() -> None:
+    spec = S((2, 37, 45), "float32")
+    assert launches(lambda x: blurred(fw.pad(x, ((0, 0), (1, 1), (1, 1)))), spec) == 1
+    assert launches(lambda x: blurred(fw.pad(x, ((0, 0), (2, 3), (0, 4)))), spec) == 1
+
+
+def test_what_is_stored_is_read_where_functions_of_it_are_moved() -> None:
+    """A blur is computed too often for all places that two differences of it read: it is stored,
+    and both are computed of it at the places that the next ones read."""
+
+    def edges(x: Any) -> Any:
+        y = blurred(fw.pad(x, ((0, 0), (2, 2), (2, 2))))
+        dx, dy = y[:, :, 2:] - y[:, :, :-2], y[:, 2:] - y[:, :-2]
+        gx = dx[:, :-2] + 2 * dx[:, 1:-1] + dx[:, 2:]
+        gy = dy[:, :, :-2] + 2 * dy[:, :, 1:-1] + dy[:, :, 2:]
+        return fw.sqrt(gx * gx + gy * gy), gx - gy
+
+    assert launches(edges, S((3, 37, 45), "float32")) == 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_parts_of_pads(seed: int) -> None:
+    """Parts of functions of pads, some of which leave nothing of one end of the pad."""
+    rng = random.Random(seed)
+    pads = [(rng.randrange(4), rng.randrange(4)) for _ in range(2)]
+    cuts = [(rng.randrange(6), rng.randrange(6)) for _ in range(2)]
+
+    def fn(x: Any) -> Any:
+        y = fw.pad(x, tuple(pads), constant_values=0.5)
+        y = y + 3 * fw.abs(y)
+        (a, b), (c, d) = cuts
+        parts = y[a : y.shape[0] - b, c : y.shape[1] - d], y[b : y.shape[0] - a, : -c - d or None]
+        return parts[0] - parts[1]
+
+    assert launches(fn, S((13, 18), "float32")) == 1

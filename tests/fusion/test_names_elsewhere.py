@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
@@ -120,3 +121,23 @@ def test_functions_and_tensors_of_torch() -> None:
     ):
         with pytest.raises(fw.UserError, match=message):
             fw.trace(attempt, X)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "note"),
+    [
+        (lambda x: fw.sum(x, dim=1), "dim= is axis here"),
+        (lambda x: fw.mean(x, axis=1, keepdim=True), "keepdim= is keepdims here"),
+        (lambda x: fw.nn.softmax(x, dim=-1), "dim= is axis here"),
+        (lambda x: fw.exp(x, colour=1), "the call is fw.exp(x, /)"),
+    ],
+)
+def test_arguments_outside_of_a_trace(attempt: Any, note: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        attempt(fw.ones((2, 3)))
+    assert caught.value.__notes__ == [note]
+
+
+def test_public_functions_are_pickled() -> None:
+    for f in (fw.sum, fw.nn.softmax):
+        assert pickle.loads(pickle.dumps(f)) is f

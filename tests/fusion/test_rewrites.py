@@ -134,6 +134,27 @@ def test_small_powers_are_products(dtype: str) -> None:
     assert "pow" not in kernel.cuda
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_quotients_by_powers_of_two_are_products_with_the_same_bits(dtype: str) -> None:
+    """A division takes nine instructions, and a literal is a number of each launch."""
+    before = fw.trace(lambda x: tuple(x / n for n in (4, -0.5, 1024.0)), fw.TensorSpec((9,), dtype))
+    after = drop_identities(before)
+    assert [t.op.fn for t in after.values if isinstance(t.op, Pointwise)] == ["mul"] * 3
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, -1.5, 6e-8, 1e-40, 5e4]
+    x = np.array(special).astype(before.inputs[0].dtype.numpy)
+    for a, b in zip(fw.evaluate(before, x), fw.evaluate(after, x), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("divisor", [3, 0.1, 0, np.inf, 2.0**127, 2.0**-149])
+def test_other_quotients_stay(divisor: float) -> None:
+    """Of the last two the factor is no normal number, or none at all."""
+    before = fw.trace(lambda x: x / divisor, fw.TensorSpec((5,), "float32"))
+    assert drop_identities(before) is before
+    mean = fw.trace(lambda x: fw.mean(x, axis=0), fw.TensorSpec((8, 5), "float32"))
+    assert drop_identities(mean) is mean
+
+
 @pytest.mark.parametrize("exponent", [0.5, -1, 0, 5, 2.5])
 def test_other_powers_stay(exponent: float) -> None:
     """Roots differ at -0.0 and -inf."""

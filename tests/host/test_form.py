@@ -360,7 +360,7 @@ REFUSED: dict[str, tuple[Callable[[fw.Array], Any], str]] = {
     ),
     "a scan of a sum": (
         lambda x: fw.cumulative_sum(fw.sum(x, axis=1), axis=0),
-        "a scan stands in no kernel with reductions",
+        "a scan stands in no kernel with reductions along other axes",
     ),
     "a gather": (
         lambda x: fw.take(fw.nn.softmax(x), fw.astype(x[0] > 0, fw.int64), axis=0),

@@ -331,3 +331,36 @@ def test_a_function_that_asks_which_number_it_is_gets_the_value(
         np.testing.assert_array_equal(f(x, n), expected)
     with pytest.raises(UserError, match=f"^{said}: a number of a call has no value while its"):
         marked(x, 3)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_a_block_of_a_slice_is_never_short(rows: int) -> None:
+    """Whether a limit is clamped does not depend on the size."""
+    x = np.random.default_rng(rows).normal(size=(rows, 3)).astype(F32)
+    arguments = fw.TensorSpec(x.shape, F32), fw.Sym("at")
+    if rows == 1:
+        with pytest.raises(UserError, match=r"at \+ 2 must lie inside size 1, and lies outside"):
+            fw.trace(lambda x, at: x[at : at + 2] * 2, *arguments)
+        return
+    program = fw.compile(fw.trace(lambda x, at: x[at : at + 2] * 2, *arguments))
+    for at in range(rows - 1):
+        result = program.simulate(x, at)
+        assert result.races == []
+        assert np.array_equal(result.outputs[0], 2 * x[at : at + 2])
+    with pytest.raises(UserError, match=f"at is {rows - 1}; at may be at most {rows - 2}"):
+        program.simulate(x, rows - 1)
+
+
+@pytest.mark.parametrize("end", [2, 4])
+def test_a_slice_to_a_fixed_end_never_begins_behind_it(end: int) -> None:
+    x = np.arange(8, dtype=F32)
+    fusion = fw.trace(lambda x, at: x[at + 2 : end] * 2, fw.TensorSpec((8,), F32), fw.Sym("at"))
+    for at in range(end - 1):
+        assert np.array_equal(fw.evaluate(fusion, x, at)[0], 2 * x[at + 2 : end])
+    with pytest.raises(UserError, match=f"at may be at most {end - 2}"):
+        fw.evaluate(fusion, x, end - 1)
+
+
+def test_limits_that_are_no_numbers_are_clamped() -> None:
+    fusion = fw.trace(lambda x: x[-9:7] * 2, fw.TensorSpec((5,), F32))
+    assert fw.evaluate(fusion, np.ones(5, F32))[0].shape == (5,)

@@ -126,3 +126,30 @@ def test_loads_ahead_are_not_exposed() -> None:
     own = {x: exposed_us(128 * 256, 256, heavy, ahead=x, target=TARGET) for x in (True, False)}
     light = exposed_us(128 * 256, 256, Suffix(20.0, 0), ahead=False, target=TARGET)
     assert own[True] == light < own[False]
+
+
+def _scores(q: Any, k: Any, bias: Any) -> Any:
+    return q @ fw.matrix_transpose(k) / 8.0 + bias
+
+
+def _scores_specs(size: int, depth: int, dtype: str) -> list[fw.TensorSpec]:
+    operand = fw.TensorSpec((4, 8, size, depth), "bfloat16")
+    return [operand, operand, fw.TensorSpec((8, size, size), dtype)]
+
+
+@pytest.mark.parametrize(("depth", "dtype"), [(64, "float32"), (40, "bfloat16"), (72, "float32")])
+def test_scores_with_a_bias_are_one_kernel(depth: int, dtype: str) -> None:
+    """A depth of one step has no loop of its own, so that nothing comes ahead beside its ring."""
+    program = fw.compile(fw.trace(_scores, *_scores_specs(512, depth, dtype)), "sm_90a")
+    assert len(program.launches) == 1 and not program.reasons
+
+
+def test_values_of_scores_with_a_bias() -> None:
+    specs = _scores_specs(70, 64, "float32")
+    program = fw.compile(fw.trace(_scores, *specs), "sm_90a")
+    rng = np.random.default_rng()
+    arrays = [rng.normal(size=s.shape).astype(s.dtype.numpy) for s in specs]
+    result = program.simulate(*arrays)
+    assert result.races == []
+    (want,) = fw.evaluate(program.fusion, *arrays)
+    np.testing.assert_allclose(result.outputs[0], want, rtol=2e-2, atol=2e-2)

@@ -28,6 +28,7 @@ from fusewright.fusion.advice import (
     instead_of_attribute,
     instead_of_function,
 )
+from fusewright.fusion.counts import MAX_RANK, check_rank
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.known import Known, held
@@ -274,7 +275,10 @@ class Array(Methods):
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, tensor: Tensor, elements: npt.NDArray[Any] | None = None) -> None:
-        """`elements` are the value's, where they are at hand already."""
+        """`elements` are the value's, where they are at hand already. Raises UserError for more
+        axes than arrays have."""
+        if len(tensor.shape) > MAX_RANK:
+            check_rank("an array", len(tensor.shape))
         if tensor.source is None and not isinstance(tensor.op, ir.Input):
             tensor.source = calling_line()
         self.tensor = tensor

@@ -1,4 +1,4 @@
-"""How many elements a value may have."""
+"""How many elements and axes a value may have."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from fusewright.errors import UserError
 
 MAX_ELEMENTS = 2**63 - 1
 """The most elements of a value: indices have 64 bits."""
+MAX_RANK = 64
+"""The most axes of a value: numpy's arrays have no more (NumPy 2.0)."""
 
 
 def check_count(op: str, shape: Iterable[object]) -> None:
@@ -21,4 +23,13 @@ def check_count(op: str, shape: Iterable[object]) -> None:
         raise UserError(
             f"{op}: the sizes {tuple(sizes)} give more than {MAX_ELEMENTS} elements, the most that "
             "an index of 64 bits can count"
+        )
+
+
+def check_rank(op: str, rank: int) -> None:
+    """UserError for more axes than arrays have."""
+    if rank > MAX_RANK:
+        raise UserError(
+            f"{op}: {rank} axes; arrays have at most {MAX_RANK}, as numpy's have: leave out axes "
+            "of size 1, or merge axes with fw.reshape"
         )

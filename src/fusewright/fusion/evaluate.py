@@ -7,7 +7,8 @@ are exact in their dtype. Kernels are compared against this.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeGuard, assert_never
 
 import numpy as np
@@ -50,14 +51,20 @@ def evaluate(
     `stepwise`: every op's result is rounded to its compute dtype, as a register would hold it.
     Then `trunc(log(x) / log(2))` steps where a machine's does, which may be beside the exact place.
 
-    Raises UserError for arrays that do not match, and if `checked` AxisError for a gathered index
-    outside its axis, where a kernel reads NaN or 0.
+    Raises UserError for arrays that do not match and for values that memory does not hold, and if
+    `checked` AxisError for a gathered index outside its axis, where a kernel reads NaN or 0.
     """
     given, numbers = without_numbers(fusion, arrays)
     arrays = tuple(completed(fusion.inputs, given, constants_of(fusion.inputs)))
     sizes = bind_sizes(fusion, *arrays, numbers=numbers)
-    with np.errstate(all="ignore"):
-        return _Evaluation(sizes, stepwise=stepwise, checked=checked).run(fusion, arrays)
+    try:
+        with np.errstate(all="ignore"):
+            return _Evaluation(sizes, stepwise=stepwise, checked=checked).run(fusion, arrays)
+    except MemoryError as e:
+        raise UserError(
+            f"evaluate: {e or 'out of memory'}; the numpy oracle keeps each value whole: evaluate "
+            "smaller arrays, or compile the function and run it on a GPU"
+        ) from None
 
 
 class _Evaluation:
@@ -255,6 +262,18 @@ def _shape(t: Tensor, sizes: Sizes) -> tuple[int, ...]:
 # --- ops ----------------------------------------------------------------------------------------
 
 
+def _repeated_axes(args: Sequence[Array]) -> list[int]:
+    """The axes along which none of some arrays of one shape varies."""
+    first = args[0]
+    if any(a.shape != first.shape for a in args):
+        return []
+    return [k for k, n in enumerate(first.shape) if n > 1 and all(a.strides[k] == 0 for a in args)]
+
+
+def _first_along(a: Array, axes: Collection[int]) -> Array:
+    return a[tuple(slice(0, 1) if k in axes else slice(None) for k in range(a.ndim))]
+
+
 def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
     op = t.op
     match op:
@@ -267,7 +286,7 @@ def _compute(t: Tensor, args: list[Array], sizes: Sizes) -> Array:
         case ir.Iota():
             return _iota(t, op.axis, sizes)
         case ir.Pointwise():
-            return pointwise(t.dtype, op.fn, args)
+            return _pointwise(t.dtype, op.fn, args)
         case ir.Broadcast():
             return _broadcast(args[0], op.axes, _shape(t, sizes))
         case ir.Permute():
@@ -347,6 +366,15 @@ def _iota(t: Tensor, axis: int, sizes: Sizes) -> Array:
     return np.broadcast_to(column, shape)
 
 
+def _pointwise(dtype: DType, fn: str, args: list[Array]) -> Array:
+    """The same, computed once along axes on which no argument varies."""
+    repeated = _repeated_axes(args)
+    if not repeated:
+        return pointwise(dtype, fn, args)
+    found = pointwise(dtype, fn, [_first_along(a, repeated) for a in args])
+    return np.broadcast_to(found, args[0].shape)
+
+
 def pointwise(dtype: DType, fn: str, args: list[Array]) -> Array:
     """A scalar function of arrays as the oracle holds them; `dtype` is the result's."""
     if fn == "cast":
@@ -408,7 +436,22 @@ def _reduce(op: ir.Reduce, a: Array, dtype: DType) -> Array:
     if any(a.shape[k] == 0 for k in op.axes):
         kept = [n for k, n in enumerate(a.shape) if k not in op.axes]
         return np.full(kept, _literal(reduction_identity(op.fn, dtype), dtype))
-    return np.asarray(_UFUNCS[op.fn].reduce(a, axis=op.axes, dtype=a.dtype))
+    repeated = [k for k in _repeated_axes([a]) if k in op.axes]
+    one = _first_along(a, repeated) if repeated else a
+    found = np.asarray(_UFUNCS[op.fn].reduce(one, axis=op.axes, dtype=a.dtype))
+    return _combined(op.fn, found, math.prod(a.shape[k] for k in repeated))
+
+
+def _combined(fn: str, a: Array, count: int) -> Array:
+    """What a reduction makes of an element that stands `count` times in a row."""
+    if count == 1 or fn not in ("add", "mul"):
+        return a
+    if fn == "add":
+        return np.asarray(a * np.asarray(count).astype(a.dtype))
+    if a.dtype.kind in "fc":
+        return np.asarray(a ** float(count))
+    wide = a.astype(np.uint64)  # products wrap, and so do those of the low bits alone
+    return (wide ** np.uint64(count)).astype(a.dtype)
 
 
 def _take(t: Tensor, args: list[Array], axis: int) -> Array:

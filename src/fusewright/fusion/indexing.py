@@ -8,7 +8,16 @@ from typing import TypeAlias, cast
 
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import less, prove
-from fusewright.core.expr import Expr, IntLike, add, as_expr, ceildiv, constant_value, mul
+from fusewright.core.expr import (
+    Expr,
+    IntLike,
+    add,
+    as_expr,
+    ceildiv,
+    constant_value,
+    mul,
+    variables,
+)
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import build
 from fusewright.fusion.call_numbers import is_at_least
@@ -125,7 +134,8 @@ def _position(item: IntLike, axis: int, extent: Expr) -> Expr:
 
 def _limit(given: object, default: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
     """One end of a slice with a positive step, clamped to `[0, extent]` as Python clamps it; one
-    that depends on a number of the call must lie there, which each call checks."""
+    that depends on a number of the call must lie there, whatever the size, and each call checks
+    it."""
     if given is None:
         return as_expr(default)
     if not isinstance(given, int | Expr):
@@ -165,13 +175,30 @@ def _signed(given: IntLike, item: slice, axis: int, extent: Expr) -> Expr:
     return _from_front(given, extent)
 
 
+def _depends_on_call(gap: Expr) -> bool:
+    """Whether it is a number of the call that decides how large a difference is."""
+    return any(v.is_number for v in variables(gap))
+
+
 def _clamped(at: Expr, item: slice, axis: int, extent: Expr) -> Expr:
+    """A limit inside of the axis. Which limits are clamped, and which are refused, does not depend
+    on the size: none whose distance from the end a number of the call decides is clamped, so that a
+    block `x[at : at + n]` never has fewer than `n` elements.
+    """
     inside = minimum(maximum(at, 0), extent)
-    if inside in (at, as_expr(0), extent):
+    if inside == at:
+        return at
+    of_call = _depends_on_call(add(extent, mul(at, -1)))
+    if inside in (as_expr(0), extent) and not of_call:
         return inside
     rule = f"x[{_key_text(item)}] on axis {axis}: {at} must lie inside size {extent}"
     if is_at_least(0, at, rule) and is_at_least(at, extent, rule):
         return at
+    if of_call and inside in (as_expr(0), extent):
+        raise AxisError(
+            f"{rule}, and lies outside of it for every number of a call; take a block that fits, "
+            "or write a limit that is no number of the call, which is clamped"
+        )
     raise UserError(
         f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether {at} lies inside the axis "
         "depends on the size; declare bounds, for example "
@@ -182,11 +209,13 @@ def _clamped(at: Expr, item: slice, axis: int, extent: Expr) -> Expr:
 def _ordered(start: Expr, stop: Expr, item: slice, axis: int, extent: Expr) -> Expr:
     """`stop`, or `start` when the interval is empty."""
     last = maximum(start, stop)
-    if last in (start, stop):
-        return last
+    if last == stop or (last == start and not _depends_on_call(add(stop, mul(start, -1)))):
+        return as_expr(last)
     rule = f"x[{_key_text(item)}] on axis {axis}: it must not end before it begins"
     if is_at_least(start, stop, rule):
         return as_expr(stop)
+    if last == start:
+        return as_expr(start)
     raise UserError(
         f"x[{_key_text(item)}] on axis {axis} of size {extent}: whether the slice is empty depends "
         "on the size; declare bounds on the symbol so that it is always or never empty"

@@ -22,7 +22,7 @@ from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variab
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion.call_numbers import Check, Lap, Number
-from fusewright.fusion.counts import check_count
+from fusewright.fusion.counts import check_count, check_rank
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.source import Source
@@ -93,6 +93,7 @@ class TensorSpec:
         alignment: int = 16,
     ) -> None:
         check_count("TensorSpec", shape)
+        check_rank("TensorSpec", len(shape))
         for s in shape:
             _check_size(s, shape)
             if isinstance(s, Var) and s.interval[0] == 0:

@@ -10,8 +10,8 @@ _OWN = ("fusewright.fusion.", "fusewright.frontends.")
 """Modules through which a program calls operations; the frame outside of them is the program's."""
 
 
-_CHECKS = "fusewright.arguments"
-"""The module whose decorator stands between a program and an operation."""
+_CHECKS = ("fusewright.arguments", "fusewright.fusion.refused_calls")
+"""Modules whose decorators stand between a program and an operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def calling_line() -> Source | None:
     call = ""
     while frame is not None:
         code = frame.f_code
-        if frame.f_globals.get("__name__") == _CHECKS:
+        if frame.f_globals.get("__name__") in _CHECKS:
             frame = frame.f_back
             continue
         if not str(frame.f_globals.get("__name__", "")).startswith(_OWN):

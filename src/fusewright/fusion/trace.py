@@ -15,10 +15,9 @@ from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import call_numbers, ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.constants import with_constants
-from fusewright.fusion.elsewhere import instead_of_keyword
 from fusewright.fusion.ir import Fusion, Shape, Sym, Tensor, TensorSpec
 from fusewright.fusion.laps import name_laps
-from fusewright.fusion.methods import call_of
+from fusewright.fusion.refused_calls import note_of
 from fusewright.fusion.source import raising_line
 from fusewright.fusion.spec_text import is_spec_text, parse_spec
 from fusewright.fusion.trees import Tree
@@ -64,30 +63,10 @@ def _called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         e.source = e.source or raising_line(e)
         raise
     except TypeError as e:
-        note = _note_of(str(e))
+        note = note_of(str(e))
         if note:
-            e.add_note(f"{note} [{raising_line(e)}]")
+            e.__notes__ = [f"{note} [{raising_line(e)}]"]
         raise
-
-
-def _note_of(message: str) -> str:
-    """What to write instead of what Python refuses in a traced function; "" where that is its own
-    affair."""
-    named = re.match(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", message)
-    if named:
-        other = instead_of_keyword(named[2])
-        call = call_of(named[1])
-        return f"{named[2]}= is {other} here" if other else f"the call is {call}" if call else ""
-    counted = re.match(r"([\w.]+)\(\) takes (?:from \d+ to )?(\d+) positional", message)
-    if counted:
-        call = call_of(counted[1], int(counted[2]))
-        return f"the call is {call}" if call else ""
-    if message.startswith("unsupported operand") and "'Array'" in message:
-        return (
-            "an array of another library is an argument of the function, or a constant, which "
-            "fw.asarray makes of it"
-        )
-    return ""
 
 
 def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:

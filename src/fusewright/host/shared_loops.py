@@ -213,8 +213,8 @@ def _scan_problem(g: FusionGroup) -> str | None:
         return None
     if _sorts(g) and len(g.reductions) > 1:
         return "a kernel sorts once, and with no scan or reduction"
-    if any(isinstance(r.op, Reduce) for r in g.reductions):
-        return "a scan stands in no kernel with reductions"
+    if (problem := _ends_problem(g)) is not None:
+        return problem
     if any(_rejoins(g, t) for t in g.members):
         return "a scan stands in no kernel that reshapes or joins what it computes"
     first = _domain(g, g.reductions[0])
@@ -222,6 +222,23 @@ def _scan_problem(g: FusionGroup) -> str | None:
         return "the kernel's scans would run over different axes"
     if len({r.op.reverse for r in g.reductions if isinstance(r.op, Scan)}) > 1:
         return "the kernel's scans would run in both directions"
+    return None
+
+
+def _ends_problem(g: FusionGroup) -> str | None:
+    """Why threads that walk along lines for scans could not reduce lines on the way: they walk over
+    each line once, so that nothing along it is computed of results of reductions."""
+    ends = [r for r in g.reductions if isinstance(r.op, Reduce)]
+    if not ends:
+        return None
+    if _sorts(g):
+        return "a kernel sorts once, and with no scan or reduction"
+    line = next(_reduced(g, r) for r in g.reductions if isinstance(r.op, Scan))
+    if not all(coincide(g.graph, _reduced(g, r), line) for r in ends):
+        return "a scan stands in no kernel with reductions along other axes"
+    later = (t for t in g.members if g.depths[t])
+    if any(g.graph.depends(c, line) for t in later for c in g.axes[t] if not c.is_unit):
+        return "a scan stands in no kernel that computes its lines of results of reductions"
     return None
 
 

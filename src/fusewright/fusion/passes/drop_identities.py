@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
+
 from fusewright.core.expr import ONE
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
@@ -26,10 +28,13 @@ def drop_identities(fusion: Fusion) -> Fusion:
     rewrite:  y = x * 1;  z = y - 0  ->   z = x     (and x / 1, x + 0, x & True, x | False,
                                                           and axes in the order that they have)
               y = 1 / x              ->   y = reciprocal(x), of floats
+              y = x / 2 ** k         ->   y = x * 2 ** -k, of floats
               y = x ** 2             ->   y = x * x             (and x ** 1, x ** 3, x ** 4)
               y = sum(x over axes of size 1)  ->   y = x reshaped   (and other reductions and scans)
     checks:   x has the result's type and shape; of floats only what keeps -0.0: not x + 0.0. Powers
-              are those of every x, infinities and -0.0 too, which roots are not: -0.0 ** 0.5 is 0
+              are those of every x, infinities and -0.0 too, which roots are not: -0.0 ** 0.5 is 0.
+              Quotients by powers of two are those products exactly, rounded once; sums over their
+              count stay, which other passes know for means
     order:    before own_outputs, as a result may then be an input
     """
     return rebuild(fusion, _unchanged)
@@ -49,9 +54,25 @@ def _unchanged(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         return right
     if t.op.fn == "pow" and _is_like(left, t):
         return _power(left, right)
-    if t.op.fn == "div" and t.dtype.is_float and _is_neutral("div", left) and _is_like(right, t):
-        return build.pointwise("reciprocal", right)
+    if t.op.fn == "div" and t.dtype.is_float and _is_like(left, t):
+        return _product(left, right)
     return None
+
+
+def _product(x: Tensor, divisor: Tensor) -> Tensor | None:
+    """A quotient of floats as a product, or as a reciprocal; None for other quotients."""
+    if _is_neutral("div", x):
+        return build.pointwise("reciprocal", divisor)
+    literal = behind_views(divisor).op
+    if not isinstance(literal, Constant) or isinstance(behind_views(x).op, Reduce):
+        return None
+    value = float(literal.value.real)
+    if not math.isfinite(value) or abs(math.frexp(value)[0]) != 0.5:
+        return None
+    factor, limits = 1 / value, ml_dtypes.finfo(x.dtype.numpy)
+    if not float(limits.smallest_normal) <= abs(factor) <= float(limits.max):
+        return None
+    return build.pointwise("mul", x, build.full(x.shape, factor, x.dtype))
 
 
 def _power(x: Tensor, exponent: Tensor) -> Tensor | None:

@@ -33,9 +33,7 @@ def fold_crops(fusion: Fusion) -> Fusion:
             if not (is_crop(operands[0]) or isinstance(source.op, Input | Pointwise)):
                 return None
         elif not (
-            is_crop(operands[0])
-            and isinstance(source.op, Pointwise)
-            and _meet_nowhere(outer, inner)
+            is_crop(operands[0]) and isinstance(source.op, Pointwise) and meet_nowhere(outer, inner)
         ):
             return None
         low = tuple(add(a, b) for a, b in zip(outer.low, inner.low, strict=True))
@@ -51,7 +49,7 @@ def fold_crops(fusion: Fusion) -> Fusion:
     return rebuild(fusion, replace)
 
 
-def _meet_nowhere(outer: Resize, inner: Resize) -> bool:
+def meet_nowhere(outer: Resize, inner: Resize) -> bool:
     """Whether a pad and the crop before it change different ends of axes."""
     pairs = zip((*outer.low, *outer.high), (*inner.low, *inner.high), strict=True)
     return all(only_grows(a) and ZERO in (a, b) for a, b in pairs)

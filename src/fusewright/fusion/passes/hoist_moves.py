@@ -10,6 +10,7 @@ store and a load of the value, and the instructions of what is computed again.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -58,16 +59,20 @@ def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
               reads at other places what the same kernel computes
     """
 
+    kept = _kept(fusion, chosen) if chosen else set[Tensor]()
+    stored: set[Tensor] = set()
+
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        stored.update(o for old, o in zip(t.op.operands, operands, strict=True) if old in kept)
         if t not in chosen:
             return None
         crop = crop_of(t)
         if crop is not None and _has_reductions(t):
-            return _filled(t, operands[0])
+            return _filled(t, operands[0], stored)
         by = map_of(crop or t)
         if by is None:
             return None
-        read = ReadAt().read(operands[0], by)
+        read = ReadAt(stored=stored).read(operands[0], by)
         return read if crop is None else padded(read, t)
 
     return rebuild(fusion, replace) if chosen else fusion
@@ -77,7 +82,7 @@ def _has_reductions(t: Tensor) -> bool:
     return any(isinstance(o.op, Reduce) for o in topological((t,)))
 
 
-def _filled(t: Tensor, source: Tensor) -> Tensor:
+def _filled(t: Tensor, source: Tensor, stored: Set[Tensor]) -> Tensor:
     """A value that is cropped and padded at once, read at the nearest place that there is and
     replaced where there is none: reductions then run over places of the result, not of a part."""
     assert isinstance(t.op, Resize)
@@ -96,7 +101,7 @@ def _filled(t: Tensor, source: Tensor) -> Tensor:
             stop = build.spread(build.size(add(t.shape[a], mul(high, -1)), along.dtype), t.shape)
             inside.append(build.pointwise("lt", along, stop))
         index.append(place)
-    read = ReadAt().read(source, Map(t.shape, at, tuple(index)))
+    read = ReadAt(stored=stored).read(source, Map(t.shape, at, tuple(index)))
     where = reduce(partial(build.pointwise, "and"), inside)
     return build.pointwise("where", where, read, build.full(t.shape, t.op.fill, t.dtype))
 
@@ -125,27 +130,59 @@ def moves_to_hoist(
     of a value or none, where that takes less time than its memory. `reductions`: values that
     reductions go into too, which only a schedule of the whole tells the price of."""
     uses = fusion.uses()
-    reduced: set[Tensor] = set()
+    reduced = _reduced(fusion)
     chosen: set[Tensor] = set()
+    stored: set[Tensor] = set()
     for v in fusion.values:
-        if isinstance(v.op, Reduce) or not reduced.isdisjoint(v.op.operands):
-            reduced.add(v)
-        moves = tuple(u for u in uses[v] if is_move(u) or crop_of(u) is not None)
+        moves = tuple(filter(_moves, uses[v]))
         if not moves or not _is_value(v) or (v in reduced and not reductions):
             continue
-        region = _region(v)
+        region = _region(v, stored)
         is_output = v in fusion.outputs
         is_in_place = is_output or len(moves) < len(uses[v])
         found = _Moved(v, moves, region, is_in_place, is_output, v in reduced)
-        passed = all(_is_passed(t, chosen) for t in region) and _passes_joins(found)
-        if passed and _pays(found, target):
+        if not all(_is_passed(t, chosen, stored) for t in region):
+            continue
+        if _passes_joins(found, stored) and _pays(found, _steps(v, chosen, stored), stored, target):
             chosen |= set(moves)
+        elif v not in reduced:
+            stored.add(v)
     return frozenset(chosen)
 
 
-def _is_passed(t: Tensor, chosen: set[Tensor]) -> bool:
+def _kept(fusion: Fusion, chosen: frozenset[Tensor]) -> set[Tensor]:
+    """What is computed of arguments alone and is read by moves that were not chosen: it is stored,
+    and like an argument to what is computed of it."""
+    uses = fusion.uses()
+    reduced = _reduced(fusion)
+    stored: set[Tensor] = set()
+    for v in fusion.values:
+        moves = [u for u in uses[v] if _moves(u)]
+        if not moves or not _is_value(v) or v in reduced or moves[0] in chosen:
+            continue
+        if all(_is_passed(t, chosen, stored) for t in _region(v, stored)):
+            stored.add(v)
+    return stored
+
+
+def _reduced(fusion: Fusion) -> set[Tensor]:
+    """Reductions, and what is computed of them."""
+    found: set[Tensor] = set()
+    for v in fusion.values:
+        if isinstance(v.op, Reduce) or not found.isdisjoint(v.op.operands):
+            found.add(v)
+    return found
+
+
+def _moves(t: Tensor) -> bool:
+    return is_move(t) or crop_of(t) is not None
+
+
+def _is_passed(t: Tensor, chosen: Set[Tensor], stored: Set[Tensor]) -> bool:
     """Whether a move may pass an op: what another move is not worth to be computed again for is
-    not computed a third time."""
+    not computed a third time, but read where it is stored."""
+    if t in stored:
+        return True
     match t.op:
         case Input() | Constant() | Size() | Iota() | Pointwise() | Reduce() | Concat():
             return True
@@ -153,22 +190,25 @@ def _is_passed(t: Tensor, chosen: set[Tensor]) -> bool:
             return True
         case _:
             return map_of(t) is not None and not (
-                is_move(t) and _is_value(t.op.operands[0]) and t not in chosen
+                is_move(t)
+                and _is_value(t.op.operands[0])
+                and t not in chosen
+                and t.op.operands[0] not in stored
             )
 
 
-def _passes_joins(found: _Moved) -> bool:
+def _passes_joins(found: _Moved, stored: Set[Tensor]) -> bool:
     """Whether the moves read along whole axes of joins and of pads."""
-    if not any(isinstance(t.op, Concat | Resize) for t in found.region):
+    if not any(isinstance(t.op, Concat | Resize) and t not in stored for t in found.region):
         return True
     for t in found.moves:
         by = map_of(crop_of(t) or t)
-        if by is None or not ReadAt().passes_joins(found.value, by):
+        if by is None or not ReadAt(stored=stored).passes_joins(found.value, by):
             return False
     return True
 
 
-def _region(v: Tensor) -> tuple[Tensor, ...]:
+def _region(v: Tensor, stored: Set[Tensor]) -> tuple[Tensor, ...]:
     """A value and what it is computed from, down to arguments and what is stored."""
     found: dict[Tensor, None] = {}
     stack = [v]
@@ -176,7 +216,7 @@ def _region(v: Tensor) -> tuple[Tensor, ...]:
         t = stack.pop()
         if t not in found:
             found[t] = None
-            stack.extend(() if is_alone(t) else t.op.operands)
+            stack.extend(() if is_alone(t) or t in stored else t.op.operands)
     return tuple(found)
 
 
@@ -184,23 +224,41 @@ def _is_value(t: Tensor) -> bool:
     return isinstance(t.op, Pointwise) and not is_alone(t) and not is_rematerialisable(t)
 
 
-def _pays(found: _Moved, target: Target) -> bool:
+def _steps(v: Tensor, chosen: Set[Tensor], stored: Set[Tensor]) -> list[Tensor]:
+    """What is computed for a value, once for each way there is to it through moves that are hoisted
+    already: as often as it will be computed for one place of the value. A few more than moves may
+    repeat, where there are more."""
+    found: dict[tuple[Tensor, tuple[Tensor, ...]], None] = {}
+    stack: list[tuple[Tensor, tuple[Tensor, ...]]] = [(v, ())]
+    steps: list[Tensor] = []
+    while stack and len(steps) <= MAX_OPS:
+        t, way = stack.pop()
+        if (t, way) in found or is_alone(t) or t in stored:
+            continue
+        found[t, way] = None
+        if isinstance(t.op, Pointwise | Reduce):
+            steps.append(t)
+        behind = (*way, t) if t in chosen else way
+        stack += [(o, behind) for o in t.op.operands]
+    return steps
+
+
+def _pays(found: _Moved, steps: list[Tensor], stored: Set[Tensor], target: Target) -> bool:
     """Whether the moves take no more time from the arguments than from the value in memory; where
     reductions are computed again, no more bytes. All moves of a value together read each byte once:
     the others find it in a cache."""
-    stored = [t for t in found.region if isinstance(t.op, Input) or is_alone(t)]
-    steps = [t for t in found.region if isinstance(t.op, Pointwise | Reduce) and t not in stored]
+    read_of = [t for t in found.region if isinstance(t.op, Input) or is_alone(t) or t in stored]
     if len(steps) * len(found.moves) > MAX_OPS:
         return False
     read = sum(numel_estimate(t.shape) for t in found.moves)
     count, nbytes = numel_estimate(found.value.shape), found.value.dtype.nbytes
     again = 0.0
-    for t in stored:
+    for t in read_of:
         size = numel_estimate(t.shape)
         again += max(min(size, read), size * min(1.0, read / count)) * t.dtype.nbytes
     spared = min(count, read) * nbytes + (0 if found.is_output else count * nbytes)
     if not found.is_in_place:
-        spared += sum(map(nbytes_estimate, stored))
+        spared += sum(map(nbytes_estimate, read_of))
     if found.is_reduced:
         return again <= spared
     repeated = read if found.is_in_place else max(0, read - count)

@@ -6,11 +6,12 @@ sum(x, axis=1) at i -> i + 1       sum(x at (i + 1, j), axis=1)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial, reduce
 
 from fusewright import dtypes
 from fusewright.core.atoms import Max, Min, Pair, Xor
+from fusewright.core.conditions import less, prove
 from fusewright.core.expr import (
     ONE,
     ZERO,
@@ -32,26 +33,35 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
+    Input,
     Iota,
     Pointwise,
     Reduce,
     Resize,
     Tensor,
+    behind_views,
     is_alone,
     with_operands,
 )
 from fusewright.fusion.passes.crop_joins import overlap_of
-from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.fold_crops import is_crop, only_crops, only_grows
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 
 
 class ReadAt:
     """Reads values at the places of maps; what the values share stays shared. `place` may choose
-    other places for arguments, which are neither computed nor moved, and for reductions."""
+    other places for arguments, which are neither computed nor moved, and for reductions; what is
+    `stored` is like an argument."""
 
-    def __init__(self, place: Callable[[Tensor, Map], Map] | None = None) -> None:
+    def __init__(
+        self,
+        place: Callable[[Tensor, Map], Map] | None = None,
+        *,
+        stored: Set[Tensor] = frozenset(),
+    ) -> None:
         self._made: dict[tuple[Tensor, tuple[Expr, ...]], Tensor] = {}
         self._place = place or _same_places
+        self._stored = stored
         self._stops = False
 
     def passes_joins(self, t: Tensor, by: Map) -> bool:
@@ -70,6 +80,8 @@ class ReadAt:
         return _along(self._made[key], used, by)
 
     def _read(self, t: Tensor, by: Map) -> Tensor:
+        if t in self._stored:
+            return moved(t, self._place(t, by))
         if isinstance(t.op, Iota):
             return _coordinates(t, t.op.axis, by)
         if isinstance(t.op, Pointwise) and not is_alone(t):
@@ -79,6 +91,10 @@ class ReadAt:
             return self._reduced(t.op, self._place(t, by))
         if isinstance(t.op, Concat):
             part = self._part_of_join(t, t.op, by)
+            if part is not None:
+                return part
+        if isinstance(t.op, Resize) and not is_crop(t):
+            part = self._part_of_pad(t, t.op, by)
             if part is not None:
                 return part
         changed = _changed_axes(t)
@@ -121,6 +137,45 @@ class ReadAt:
                 parts.append(self.read(o, Map(shape, at, tuple(index))))
             start = end
         return build.concat(parts, position) if parts and position is not None else None
+
+    def _part_of_pad(self, t: Tensor, op: Resize, by: Map) -> Tensor | None:
+        """A pad of an argument at runs of places along the axes that it changes: what lies there of
+        the argument, with what is left of the pad around it. None for other places, for what is
+        computed, whose loops would differ from place to place, and where sizes do not tell how much
+        is left of either, or nothing is left of the argument.
+
+        pad(x, 1) at i -> i + 3   ->   pad(x at i -> i + 2, high=1)
+        """
+        (source,) = op.operands
+        read = behind_views(source)
+        if not (isinstance(read.op, Input) or is_alone(read) or source in self._stored):
+            return None
+        extents, index = list(by.shape), list(by.index)
+        low, high = [ZERO] * len(extents), [ZERO] * len(extents)
+        for axis in _changed_axes(t):
+            run = _run_along(axis, by)
+            if run is None or run[0] is None:
+                return None
+            position, first = run
+            begin = add(op.low[axis], mul(first, -1))
+            end = add(by.shape[position], mul(add(begin, source.shape[axis]), -1))
+            if not all(only_grows(e) or only_crops(e) for e in (begin, end)):
+                return None
+            low[position], high[position] = (e if only_grows(e) else ZERO for e in (begin, end))
+            extents[position] = add(by.shape[position], mul(add(low[position], high[position]), -1))
+            if prove(less(0, extents[position])) is not True:
+                return None
+            index[axis] = add(by.at[position], ZERO if only_grows(begin) else mul(begin, -1))
+        shape = tuple(extents)
+        at = build.coordinates(shape)
+        own = dict(zip(by.at, at, strict=True))
+        places = tuple(substitute(e, own) for e in index)
+        part = self.read(source, Map(shape, at, places))
+        if isinstance(part.op, Resize) and is_crop(part):  # each end is cropped or padded: one op
+            low = [add(a, b) for a, b in zip(low, part.op.low, strict=True)]
+            high = [add(a, b) for a, b in zip(high, part.op.high, strict=True)]
+            (part,) = part.op.operands
+        return build.resize(part, low, high, op.fill)
 
     def _changed(self, t: Tensor, kept: dict[int, int], by: Map) -> Tensor:
         """A join or a pad at places that differ along other axes: that of its operands there."""

@@ -207,9 +207,12 @@ def menu_plans(
     """Every tile of the menu whose sums fit the registers, one between its widths where that saves
     a part of a round, and the same in clusters, for products of so many first and second operands,
     of which they share one, and so many results that leave by boxes. Inputs of `loaded` bytes for
-    each place of the result come ahead, or when they are needed."""
+    each place of the result come ahead, or when they are needed; not beside a depth of one step,
+    which has no loop of its own: its ring stands in the loop over tiles, where they have none."""
+    is_deep = sizes.depth > DEPTH_NBYTES // sizes.itemsize
     for tile in (*_MENU, *_between(sizes, target)):
-        for ahead in (loaded, 0) if loaded and tile[1] % AHEAD_UNIT == 0 else (0,):
+        may_come = loaded and is_deep and tile[1] % AHEAD_UNIT == 0
+        for ahead in (loaded, 0) if may_come else (0,):
             plan = _with_ring(tile, sizes, operands, outputs, target, ahead)
             if _holds(plan) and (not ahead or _has_memory(plan, operands, outputs, target)):
                 yield in_order(plan, sizes, target)
