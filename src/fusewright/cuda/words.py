@@ -35,6 +35,17 @@ def element(name: str, reg: Reg, index: Expr) -> str:
     return f"({scalars.ctype(dtype)})({word} >> {shift})"
 
 
+def value(name: str, reg: Reg) -> str:
+    """The element of a buffer kept in words `name`, in its compute type; those of 8 bits two at a
+    time."""
+    dtype = reg.buffer.dtype
+    at = constant_value(reg.index)
+    if at is None or dtype.nbytes != 1 or not dtype.is_float:
+        return scalars.widen(element(name, reg, reg.index), dtype)
+    each = WORD_NBYTES // dtype.nbytes
+    return f"{scalars.ctype(dtype)}_in_word<{at % each}>({name}[{at // each}])"
+
+
 def fill_word(fill: Imm, buffer: Buffer) -> str:
     """The word whose every element is the literal, as stored in the buffer's dtype."""
     one = np.asarray(fill.value, dtype=buffer.dtype.numpy).tobytes()
