@@ -41,6 +41,13 @@ __device__ __forceinline__ float fw_e4m3_to_float(fw_e4m3 x) {
 #endif
 }
 
+//: fw_bf16_in_word
+// Element K of the two in a word: its bits are the upper half of the float's.
+template <int K>
+__device__ __forceinline__ float fw_bf16_in_word(unsigned word) {
+  return __uint_as_float(K ? word & 0xffff0000u : word << 16);
+}
+
 //: fw_e4m3_in_word
 // Element K of the four in a word. The two of a half are widened by one instruction.
 template <int K>
