@@ -129,6 +129,32 @@ def test_rows_of_many_narrow_accesses_go_through_shared_memory() -> None:
     assert "short_rows_staged" in way(17)
 
 
+@pytest.mark.parametrize(
+    ("windows", "is_staged"), [(5, True), (7, True), (4, False), (31, False)]
+)
+def test_a_thread_takes_neighbours_whose_results_lie_far_apart(
+    windows: int, is_staged: bool
+) -> None:
+    """Neighbouring threads then store side by side; not where they would meet in banks of shared
+    memory, or a thread had too many elements."""
+
+    def maxima(x: Any) -> Any:
+        parts = fw.reshape(x, (x.shape[0], windows, 3))
+        return fw.permute_dims(fw.max(parts, axis=2), (1, 0))
+
+    fusion = fw.trace(maxima, T((34567, 3 * windows), "float32"))
+    program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    assert kernel.heuristic is not None
+    assert (kernel.heuristic.scheduler == "short_rows_staged") == is_staged
+    assert (dict(kernel.heuristic.values)["rows"] == windows) == (is_staged or windows == 4)
+    x = np.random.default_rng(windows).standard_normal((34567, 3 * windows)).astype(np.float32)
+    found = program.simulate(x)
+    assert not found.races
+    want = x.reshape(-1, windows, 3).max(2).T
+    np.testing.assert_array_equal(found.outputs[0], want)
+
+
 def test_a_row_that_is_one_vector_is_all_that_a_thread_takes() -> None:
     """Threads side by side then read vectors side by side."""
     fusion = fw.trace(softmax, T((270000, 8), "float16"))
