@@ -130,10 +130,16 @@ def test_rows_of_many_narrow_accesses_go_through_shared_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("windows", "is_staged"), [(5, True), (7, True), (4, False), (31, False)]
+    ("windows", "scheduler", "rows"),
+    [
+        (5, "short_rows_staged", 5),
+        (7, "short_rows_staged", 7),
+        (4, "short_rows", 4),
+        (31, "short_rows_staged", 1),
+    ],
 )
 def test_a_thread_takes_neighbours_whose_results_lie_far_apart(
-    windows: int, is_staged: bool
+    windows: int, scheduler: str, rows: int
 ) -> None:
     """Neighbouring threads then store side by side; not where they would meet in banks of shared
     memory, or a thread had too many elements."""
@@ -146,8 +152,8 @@ def test_a_thread_takes_neighbours_whose_results_lie_far_apart(
     program = fw.compile(fusion)
     (kernel,) = program.kernels
     assert kernel.heuristic is not None
-    assert (kernel.heuristic.scheduler == "short_rows_staged") == is_staged
-    assert (dict(kernel.heuristic.values)["rows"] == windows) == (is_staged or windows == 4)
+    assert kernel.heuristic.scheduler == scheduler
+    assert dict(kernel.heuristic.values)["rows"] == rows
     x = np.random.default_rng(windows).standard_normal((34567, 3 * windows)).astype(np.float32)
     found = program.simulate(x)
     assert not found.races
