@@ -153,7 +153,7 @@ def elu(x: fw.Array) -> fw.Array:
 
 
 def gated(x: fw.Array) -> fw.Array:
-    return fw.where(0 < x, fw.abs(x) * fw.exp(x), 0.0)
+    return fw.where(x > 0, fw.abs(x) * fw.exp(x), 0.0)
 
 
 def stepped(x: fw.Array) -> fw.Array:

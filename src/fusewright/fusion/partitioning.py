@@ -364,9 +364,9 @@ def number_of_runs(
     fits: Callable[[int], bool] = _any_number,
 ) -> int:
     """A number of runs within a factor of two of `wanted` that `fits` and divides all elements, so
-    that none is short; where possible one whose runs are whole slices of the first axes that a run's length
-    reaches, so that they need no division to address, or else whole vectors of so many `lanes`, so
-    that all begin where vectors do. `wanted` when there is none."""
+    that none is short; where possible one whose runs are whole slices of the first axes that a
+    run's length reaches, so that they need no division to address, or else whole vectors of so many
+    `lanes`, so that all begin where vectors do. `wanted` when there is none."""
     total = math.prod(lengths)
     whole = total // lanes if total % lanes == 0 else total
     for candidates, size in (
@@ -390,8 +390,8 @@ def number_of_rows(
 ) -> int:
     """A number of interleaved parts from half of `wanted` on; 1 for none. They are a multiple of
     `period`, where that is no more than twice as many: the nearest even one within `slack` of
-    `wanted` that `fits`, else the largest one not above it. Parts that divide the rows are whole slices of the
-    axes, since a number cannot be spelled in digits of two kinds."""
+    `wanted` that `fits`, else the largest one not above it. Parts that divide the rows are whole
+    slices of the axes, since a number cannot be spelled in digits of two kinds."""
     total, step = math.prod(lengths), period if period <= 2 * wanted else 1
 
     def is_even(p: int) -> bool:

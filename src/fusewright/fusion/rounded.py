@@ -29,7 +29,6 @@ from fusewright.fusion.ir import (
     moves_data,
 )
 
-
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _KEEP_ZERO = frozenset({"neg", "abs", "expm1", "cast"})
 

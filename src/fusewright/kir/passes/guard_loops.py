@@ -17,7 +17,7 @@ def guard_loops(kernel: Kernel) -> Kernel:
     """Ask once, in front of a loop, what every trip asks for again: the compiler starts the loads
     of several trips at once where nothing guards them.
 
-    rewrite:  for (i < 96) { r = load x[96*tx + i] if (c) else 0;  a = min(a, r) if (c) },  c = tx < 9
+    rewrite:  for (i < 96) { r = load x[96*tx + i] if (c) else 0;  a = min(a, r) if (c) }
                  ->   if (c) { for (i < 96) { r = load x[96*tx + i];  a = min(a, r) } }
     checks:   the condition is of no variable of the loop or below; where it fails the loop changes
               nothing but its own registers; nothing in it meets other threads
