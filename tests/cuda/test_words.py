@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from cuda_kernels import dims, kernel
 
+import fusewright as fw
 from fusewright.core.conditions import less
 from fusewright.core.expr import Int, Var
 from fusewright.cuda.emit import emit
+from fusewright.cuda.listing import instructions
 from fusewright.cuda.words import element
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError
@@ -55,6 +57,16 @@ def test_elements_are_cut_out_where_they_are_used() -> None:
     assert "fw_load<2>(reinterpret_cast<const unsigned*>(x))" in text
     for part in ("(fw_bf16)(r[0] >> 0)", "(fw_bf16)(r[0] >> 16)", "(fw_bf16)(r[1] >> 16)"):
         assert part in text
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("float8_e4m3", "UNPACK_B"), ("float8_e5m2", "PRMT")])
+def test_two_floats_of_8_bits_are_widened_by_one_instruction(dtype: str, name: str) -> None:
+    spec = fw.TensorSpec((1 << 20,), dtype)
+    (found,) = fw.compile(fw.trace(lambda x: fw.astype(x, "float32") + 0.25, spec)).kernels
+    assert f"fw_{dtype.removeprefix('float8_')}_in_word<3>(x_c[0])" in found.cuda
+    code = [str(i) for i in instructions(found.sass())]
+    stores = sum(i.startswith("STG.E.128") for i in code)
+    assert stores and sum(name in i for i in code) == 2 * stores
 
 
 def test_several_loads_fill_words_of_one_buffer() -> None:

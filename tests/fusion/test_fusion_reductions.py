@@ -10,6 +10,7 @@ from fusion_cases import assert_same, run
 
 from fusewright.errors import UserError
 from fusewright.fusion import ops as fw
+from fusewright.fusion.array import Array
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Reduce, TensorSpec
 from fusewright.fusion.trace import trace
@@ -126,6 +127,20 @@ def test_positions_take_the_first_of_ties_and_nans(name: str, axis: int | None, 
     ints = rng.integers(-2, 3, (6, 7))
     actual = run(lambda a: getattr(fw, name)(a, axis=axis, keepdims=keepdims), ints)
     assert_same(actual, getattr(np, name)(ints, axis=axis, keepdims=keepdims))
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_the_position_along_an_axis_of_one_element_needs_no_elements(name: str, keepdims: bool):
+    x = np.random.default_rng(5).standard_normal((6, 1, 7)).astype(np.float32)
+    x[2, 0, 3] = np.nan
+
+    def fn(a: Array) -> Array:
+        return getattr(fw, name)(a, axis=1, keepdims=keepdims)
+
+    assert_same(run(fn, x), getattr(np, name)(x, axis=1, keepdims=keepdims))
+    fusion = trace(fn, TensorSpec(x.shape, "float32"))
+    assert not any(fusion.inputs[0] in v.op.operands for v in fusion.values)
 
 
 def test_max_and_min_propagate_nan():

@@ -325,6 +325,29 @@ def test_parts_begin_where_a_block_alone_takes_longer_than_a_second_kernel(nbyte
         assert (to_fill(facts, TARGET) is not None) == has_parts
 
 
+@given(st.integers(1 << 22, 1 << 29), st.integers(1, 4), st.sampled_from([1, 2, 4]))
+def test_no_multiprocessor_has_a_part_more_than_most(size: int, kept: int, nbytes: int) -> None:
+    """Blocks that run at once are as long as those of the fullest multiprocessor. Runs that are not
+    full all begin with a vector."""
+    found = to_fill(PartitionFacts((size,), kept, 1, 1, nbytes, is_inner=True), TARGET)
+    assert found is not None
+    mean = found.count * kept / TARGET.multiprocessors
+    assert mean <= 1 or math.ceil(mean) <= mean / (1 - 1 / 16)
+    assert found.is_even or found.each % lanes_of_word(nbytes) == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "count"),
+    [((11624, 2380, 2), 264), ((149, 1550, 831), 264), ((14, 592, 2, 1381, 3), 518)],
+    ids=["not 280", "not 298", "not 224"],
+)
+def test_even_parts_are_left_for_ones_that_keep_multiprocessors_busy(
+    lengths: tuple[int, ...], count: int
+) -> None:
+    found = to_fill(PartitionFacts(lengths, 1, 1, 1, 2, is_inner=True), TARGET)
+    assert found is not None and found.count == count
+
+
 @given(st.integers(1, 1 << 24), st.integers(1, 1 << 12), st.sampled_from([1, 2, 4, 8]))
 def test_no_part_is_empty_or_small(size: int, kept: int, nbytes: int) -> None:
     for inner in (False, True):

@@ -72,3 +72,10 @@ def test_the_sign_of_a_nan(dtype: str) -> None:
         return tuple(fw.signbit(v) for v in found)
 
     assert_as_oracle(signs, np.ones(4, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2"])
+def test_every_float_of_8_bits_is_widened(dtype: str) -> None:
+    x = np.tile(np.arange(256, dtype=np.uint8), 64).view(fw.TensorSpec((1,), dtype).dtype.numpy)
+    assert_as_oracle(lambda x: fw.astype(x, "float32"), x)
+    assert_as_oracle(lambda x: fw.astype(x, "float32") + 0.25, x[:4093])

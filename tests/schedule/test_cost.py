@@ -104,6 +104,20 @@ def test_a_last_round_of_few_blocks_costs_as_much_as_a_full_one() -> None:
     assert two > 1.7 * one
 
 
+def test_blocks_that_run_at_once_are_as_slow_as_the_fullest_multiprocessor() -> None:
+    """280 blocks on 132 multiprocessors took 137 us where 85 were issued, 3 / 2.12 times as long,
+    and a start (a loss of 55 million elements on an H100, 2026-11-27)."""
+    few = dataclasses.replace(STREAM, threads=512, instructions=1e6)
+    on_each = resident_blocks(few, TARGET)
+    per_block = time_of(dataclasses.replace(few, blocks=TARGET.multiprocessors), "issue")
+    for blocks, rounds in ((66, 1), (264, 2), (265, 3), (280, 3), (396, 3)):
+        found = time_of(dataclasses.replace(few, blocks=blocks), "issue")
+        assert found == pytest.approx(rounds * per_block)
+    waiting = on_each * TARGET.multiprocessors + 1
+    found = time_of(dataclasses.replace(few, blocks=waiting), "issue")
+    assert found == pytest.approx(waiting / TARGET.multiprocessors * per_block)
+
+
 def test_launch_bounds_hold_where_registers_would_not_suffice() -> None:
     large = dataclasses.replace(STREAM, registers=128, threads=512)
     assert resident_blocks(large, TARGET) == 1

@@ -33,6 +33,25 @@ def test_a_vector_is_sixteen_bytes(dtype: str, vector: int) -> None:
     assert chosen(fw.exp, spec(1 << 22, dtype=dtype))["vector"] == vector
 
 
+@pytest.mark.parametrize(
+    ("narrow", "wide", "vector"),
+    [("bfloat16", "float64", 2), ("bfloat16", "float32", 4), ("int8", "float32", 4)],
+)
+def test_a_thread_stores_a_word_of_the_widest_result(narrow: str, wide: str, vector: int) -> None:
+    """Stores of several words leave half of every sector to each other, whatever is read beside."""
+
+    def fn(x: fw.Array, y: fw.Array) -> Any:
+        return fw.astype(x, wide) + fw.astype(y, wide), x + y
+
+    x = np.random.default_rng(6).integers(-9, 9, (3, 37, 256))
+    specs = [spec(1 << 12, 37, 256, dtype=narrow)] * 2
+    assert chosen(fn, *specs)["vector"] == vector
+    program = fw.compile(fw.trace(fn, *[spec(*x.shape, dtype=narrow)] * 2))
+    result = program.simulate(*[x.astype(specs[0].dtype.numpy)] * 2)
+    assert result.races == []
+    np.testing.assert_array_equal(result.outputs[0], 2 * x)
+
+
 @pytest.mark.parametrize(("columns", "vector"), [(64, 4), (6, 2), (7, 1)])
 def test_a_vector_divides_the_rows_that_all_operands_share(columns: int, vector: int) -> None:
     rows = (1 << 20, columns)

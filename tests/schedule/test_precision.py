@@ -142,3 +142,65 @@ def test_kernels_of_one_text_differ_where_only_one_is_rounded_later() -> None:
     program = fw.compile(fw.trace(f, *[fw.TensorSpec((1 << 20,), "float32")] * 2))
     texts = [str(x.kernel.ir) for x in program.launches]
     assert sum(" exp_approx(" in t for t in texts) == 1 == sum(" exp(" in t for t in texts)
+
+
+def leaky(x: fw.Array) -> fw.Array:
+    return fw.where(x > 0, x, 0.1 * x)
+
+
+def elu(x: fw.Array) -> fw.Array:
+    return fw.where(x <= 0, fw.expm1(x), x)
+
+
+def gated(x: fw.Array) -> fw.Array:
+    return fw.where(x > 0, fw.abs(x) * fw.exp(x), 0.0)
+
+
+def stepped(x: fw.Array) -> fw.Array:
+    return fw.where(x > 0, x, 1.0)
+
+
+def shifted(x: fw.Array) -> fw.Array:
+    return fw.where(x > 1, x, 0.1 * x)
+
+
+def told(x: fw.Array) -> Any:
+    return leaky(x), x > 0
+
+
+def counted(x: fw.Array) -> Any:
+    return leaky(x), fw.sum(fw.astype(x > 0, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("bend", "dtype", "is_approximate"),
+    [
+        (leaky, "float16", True),
+        (elu, "bfloat16", True),
+        (gated, "float16", True),
+        (leaky, "float32", False),
+        (stepped, "float16", False),
+        (shifted, "float16", False),
+        (told, "float16", False),
+        (counted, "float16", False),
+    ],
+    ids=lambda x: getattr(x, "__name__", str(x)),
+)
+def test_a_sign_that_chooses_between_what_is_zero_with_it_needs_no_exact_value(
+    bend: Fn, dtype: str, is_approximate: bool
+) -> None:
+    def fn(x: fw.Array, y: fw.Array) -> Any:
+        found = bend(fw.astype(x, "float32") / fw.astype(y, "float32"))
+        first, *rest = found if isinstance(found, tuple) else (found,)
+        return fw.astype(first, dtype), *rest
+
+    fusion = fw.trace(fn, *[fw.TensorSpec((33, 65), "float16")] * 2)
+    program = fw.compile(fusion)
+    text = "".join(str(k.ir) for k in program.kernels)
+    assert ("div_approx(" in text) == is_approximate
+    rng = np.random.default_rng(8)
+    x, y = (rng.standard_normal((33, 65)).astype(np.float16) for _ in range(2))
+    found = program.simulate(x, y)
+    assert found.races == []
+    for got, want in zip(found.outputs, fw.evaluate(fusion, x, y), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-3)

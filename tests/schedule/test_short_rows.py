@@ -129,6 +129,38 @@ def test_rows_of_many_narrow_accesses_go_through_shared_memory() -> None:
     assert "short_rows_staged" in way(17)
 
 
+@pytest.mark.parametrize(
+    ("windows", "scheduler", "rows"),
+    [
+        (5, "short_rows_staged", 5),
+        (7, "short_rows_staged", 7),
+        (4, "short_rows", 4),
+        (31, "short_rows_staged", 1),
+    ],
+)
+def test_a_thread_takes_neighbours_whose_results_lie_far_apart(
+    windows: int, scheduler: str, rows: int
+) -> None:
+    """Neighbouring threads then store side by side; not where they would meet in banks of shared
+    memory, or a thread had too many elements."""
+
+    def maxima(x: Any) -> Any:
+        parts = fw.reshape(x, (x.shape[0], windows, 3))
+        return fw.permute_dims(fw.max(parts, axis=2), (1, 0))
+
+    fusion = fw.trace(maxima, T((34567, 3 * windows), "float32"))
+    program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    assert kernel.heuristic is not None
+    assert kernel.heuristic.scheduler == scheduler
+    assert dict(kernel.heuristic.values)["rows"] == rows
+    x = np.random.default_rng(windows).standard_normal((34567, 3 * windows)).astype(np.float32)
+    found = program.simulate(x)
+    assert not found.races
+    want = x.reshape(-1, windows, 3).max(2).T
+    np.testing.assert_array_equal(found.outputs[0], want)
+
+
 def test_a_row_that_is_one_vector_is_all_that_a_thread_takes() -> None:
     """Threads side by side then read vectors side by side."""
     fusion = fw.trace(softmax, T((270000, 8), "float16"))

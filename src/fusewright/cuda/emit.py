@@ -196,7 +196,7 @@ def _role(w: Writer, role: ir.Role) -> None:
 def _operand(w: Writer, o: ir.Operand) -> tuple[str, DType]:
     match o:
         case Reg():
-            return scalars.widen(w.register(o), o.buffer.dtype), o.buffer.dtype
+            return w.value(o), o.buffer.dtype
         case ir.Imm():
             return scalars.literal(o.value, o.dtype), o.dtype
         case ir.Index():

@@ -35,6 +35,20 @@ def element(name: str, reg: Reg, index: Expr) -> str:
     return f"({scalars.ctype(dtype)})({word} >> {shift})"
 
 
+IN_WORD = frozenset({"bfloat16", "float8_e4m3", "float8_e5m2"})
+"""What is widened in fewer instructions where it lies: those of 8 bits two at a time."""
+
+
+def value(name: str, reg: Reg) -> str:
+    """The element of a buffer kept in words `name`, in its compute type."""
+    dtype = reg.buffer.dtype
+    at = constant_value(reg.index)
+    if at is None or dtype.name not in IN_WORD:
+        return scalars.widen(element(name, reg, reg.index), dtype)
+    each = WORD_NBYTES // dtype.nbytes
+    return f"{scalars.ctype(dtype)}_in_word<{at % each}>({name}[{at // each}])"
+
+
 def fill_word(fill: Imm, buffer: Buffer) -> str:
     """The word whose every element is the literal, as stored in the buffer's dtype."""
     one = np.asarray(fill.value, dtype=buffer.dtype.numpy).tobytes()

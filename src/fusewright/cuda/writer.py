@@ -10,7 +10,7 @@ from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
 from fusewright.core.expr import Division, Expr, Var
 from fusewright.core.node import walk
-from fusewright.cuda import exprs, words
+from fusewright.cuda import exprs, scalars, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names
 from fusewright.cuda.parameters import constant_size as constant_size
@@ -186,6 +186,12 @@ class Writer:
         if constant_size(buffer) == 1:
             return name
         return f"{name}[{self.integer(ex.add(reg.index, offset))}]"
+
+    def value(self, reg: Reg) -> str:
+        """A register in the compute type of its dtype."""
+        if reg.buffer in self.in_words:
+            return words.value(self.name(reg.buffer), reg)
+        return scalars.widen(self.register(reg), reg.buffer.dtype)
 
     def name(self, buffer: Buffer) -> str:
         """The name of a buffer."""

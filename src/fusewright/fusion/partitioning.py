@@ -13,7 +13,7 @@ where vectors cannot: they then differ by a row at most, and all rows of a part 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, constant_value
@@ -51,6 +51,10 @@ LEAST_ROWS = 512
 EVEN_SHARE = 1 / 8
 """The part of the wanted number by which parts may be more or fewer so that all are full. (1, 0.99)
 """
+IDLE_SHARE = 1 / 16
+"""Of the multiprocessors' time, what may be idle so that all parts are full: about what the guard
+of a short last part takes, 2 to 4 % of the instructions of a loop (three losses of 46, 47 and 33
+instructions an element, counted in machine code on 2026-11-27)."""
 LEAST_ROWS_OF_BLOCK = 4
 """Rows that a block should walk over at least where it makes partial results beside rows. (1, 1)"""
 LEAST_PACKS = 8
@@ -199,7 +203,21 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     beside = 1 if by_rows else max(1, side_by_side // f.kept)
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
     in_runs = f.is_inner or f.is_crossed
-    return _runs(f, wanted) if in_runs else _rows(f, wanted, EVEN_SHARE)
+
+    def keeps_busy(count: int) -> bool:
+        return _keep_busy(count * blocks / beside, target)
+
+    if in_runs:
+        return _runs(f, wanted, keeps_busy)
+    return _rows(f, wanted, EVEN_SHARE, keeps_busy)
+
+
+def _keep_busy(blocks: float, target: Target) -> bool:
+    """Whether so many equal blocks that run at once leave multiprocessors idle for no more than
+    `IDLE_SHARE` of the time, as those that have one block more are done last. Blocks that are no
+    more than multiprocessors have one each."""
+    rounds = math.ceil(blocks / target.multiprocessors)
+    return rounds <= 1 or blocks >= (1 - IDLE_SHARE) * rounds * target.multiprocessors
 
 
 def _nbytes_of_second_kernel(target: Target) -> float:
@@ -292,23 +310,35 @@ def in_chunks(
 # --- counts -------------------------------------------------------------------------------------
 
 
-def _runs(f: PartitionFacts, wanted: int) -> Partition | None:
-    """About so many runs."""
+def _any_number(count: int) -> bool:
+    return count > 0
+
+
+def _runs(
+    f: PartitionFacts, wanted: int, fits: Callable[[int], bool] = _any_number
+) -> Partition | None:
+    """About so many runs, of a number that `fits`."""
     if wanted <= 1:
         return None
     lanes = lanes_of_word(f.nbytes) if f.is_inner or f.is_crossed else 1
-    return Partition.by_count(f.size, number_of_runs(f.lengths, wanted, lanes))
+    count = number_of_runs(f.lengths, wanted, lanes, fits)
+    if f.size % count == 0:
+        return Partition.by_count(f.size, count)
+    return Partition.by_length(f.size, -(-f.size // (count * lanes)) * lanes)
 
 
-def _rows(f: PartitionFacts, wanted: int, slack: float) -> Partition | None:
-    """About so many parts of the slow axes: runs where these divide the rows and begin where
-    vectors do, as runs take fewer instructions to address, else interleaved ones."""
-    runs = _runs(f, wanted)
+def _rows(
+    f: PartitionFacts, wanted: int, slack: float, fits: Callable[[int], bool] = _any_number
+) -> Partition | None:
+    """About so many parts of the slow axes, of a number that `fits`: runs where these divide the
+    rows and begin where vectors do, as runs take fewer instructions to address, else interleaved
+    ones."""
+    runs = _runs(f, wanted, fits)
     if runs is None:
         return None
     if runs.is_even and f.period == 1 and abs(runs.count - wanted) <= slack * wanted:
         return runs
-    count = number_of_rows(f.lengths, wanted, f.period, slack)
+    count = number_of_rows(f.lengths, wanted, f.period, slack, fits)
     deals = f.size % count != 0 or f.period > 1
     return Partition.by_count(f.size, count, is_interleaved=deals) if count > 1 else None
 
@@ -327,11 +357,16 @@ def _chunks(f: PartitionFacts, wanted: int) -> Partition | None:
     return Partition.by_length(f.size, each) if each < f.size else None
 
 
-def number_of_runs(lengths: Sequence[int], wanted: int, lanes: int = 1) -> int:
-    """A number of runs within a factor of two of `wanted` that divides all elements, so that none
-    is short; where possible one whose runs are whole slices of the first axes that a run's length
-    reaches, so that they need no division to address, or else whole vectors of so many `lanes`, so
-    that all begin where vectors do. `wanted` when there is none."""
+def number_of_runs(
+    lengths: Sequence[int],
+    wanted: int,
+    lanes: int = 1,
+    fits: Callable[[int], bool] = _any_number,
+) -> int:
+    """A number of runs within a factor of two of `wanted` that `fits` and divides all elements, so
+    that none is short; where possible one whose runs are whole slices of the first axes that a
+    run's length reaches, so that they need no division to address, or else whole vectors of so many
+    `lanes`, so that all begin where vectors do. `wanted` when there is none."""
     total = math.prod(lengths)
     whole = total // lanes if total % lanes == 0 else total
     for candidates, size in (
@@ -340,20 +375,27 @@ def number_of_runs(lengths: Sequence[int], wanted: int, lanes: int = 1) -> int:
         (range(-(-wanted // 2), 2 * wanted + 1), total),
     ):
         near = [d for d in candidates if wanted <= 2 * d and d <= 2 * wanted and size % d == 0]
+        near = [d for d in near if fits(d)]
         if near:
             return min(near, key=lambda d: (abs(d - wanted), d))
     return wanted
 
 
-def number_of_rows(lengths: Sequence[int], wanted: int, period: int, slack: float) -> int:
+def number_of_rows(
+    lengths: Sequence[int],
+    wanted: int,
+    period: int,
+    slack: float,
+    fits: Callable[[int], bool] = _any_number,
+) -> int:
     """A number of interleaved parts from half of `wanted` on; 1 for none. They are a multiple of
     `period`, where that is no more than twice as many: the nearest even one within `slack` of
-    `wanted`, else the largest one not above it. Parts that divide the rows are whole slices of the
-    axes, since a number cannot be spelled in digits of two kinds."""
+    `wanted` that `fits`, else the largest one not above it. Parts that divide the rows are whole
+    slices of the axes, since a number cannot be spelled in digits of two kinds."""
     total, step = math.prod(lengths), period if period <= 2 * wanted else 1
 
     def is_even(p: int) -> bool:
-        return total % p == 0 and abs(p - wanted) <= slack * wanted
+        return total % p == 0 and abs(p - wanted) <= slack * wanted and fits(p)
 
     def rank(p: int) -> tuple[bool, int]:
         return not is_even(p), abs(p - wanted)

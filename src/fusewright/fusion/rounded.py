@@ -4,7 +4,8 @@
                                       what they give together as bfloat16
 
 Approximate instructions do for a sigmoid of which only that is kept, although its kernel stores
-float32. Works on values of a fusion and on stages of a schedule alike.
+float32. They do where a sign decides between values that are both 0 where it turns, too, as in
+where(x > 0, x, 0.1 * x). Works on values of a fusion and on stages of a schedule alike.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from fusewright.fusion.ir import (
     Tensor,
     moves_data,
 )
+
+_ORDERS = frozenset({"lt", "le", "gt", "ge"})
+_KEEP_ZERO = frozenset({"neg", "abs", "expm1", "cast"})
 
 
 class Value(Protocol):
@@ -51,12 +55,29 @@ def rounded_in_the_end(
     continuous functions and reductions only; operands before users. `outputs`: whether no more is
     kept of each of them."""
     out: set[V] = set()
+
+    def bends(u: V, v: V) -> bool:
+        """Whether a reader asks for the sign of a value, and only chooses by it between values that
+        are 0 with it."""
+        if not (isinstance(u.op, Pointwise) and u.op.fn in _ORDERS and u not in outputs):
+            return False
+        others = [o for o in operands(u) if o is not v]
+        chosen = [operands(w)[1:] for w in users[u] if w in out and _is_call(w, "where")]
+        return (
+            len(others) == 1
+            and _is_number(others[0], 0, operands)
+            and len(chosen) == len(users[u])
+            and all(_vanishes(c, v, operands) for pair in chosen for c in pair)
+        )
+
     for v in reversed(values):
         if isinstance(v.op, Input) or not v.dtype.is_float or v.dtype.compute.nbytes != 4:
             continue
         read = users[v]
         fine = outputs[v] if v in outputs else bool(read)
-        fine = fine and all(_rounds(u) or (u in out and _is_continuous(u)) for u in read)
+        fine = fine and all(
+            _rounds(u) or (u in out and _is_continuous(u)) or bends(u, v) for u in read
+        )
         if fine and (not _is_call(v, "erf") or all(_adds_one(u, operands) for u in read)):
             out.add(v)
     return out
@@ -76,13 +97,24 @@ def _adds_one(v: V, operands: Callable[[V], Sequence[V]]) -> bool:
     """Whether a value is 1 + x or 1 - x: an absolute error of x is then a relative one."""
     if not (_is_call(v, "add") or _is_call(v, "sub")):
         return False
-    return any(_is_one(o, operands) for o in operands(v))
+    return any(_is_number(o, 1, operands) for o in operands(v))
 
 
-def _is_one(v: V, operands: Callable[[V], Sequence[V]]) -> bool:
+def _is_number(v: V, number: int, operands: Callable[[V], Sequence[V]]) -> bool:
     while isinstance(v.op, Broadcast | Reshape | Permute):
         (v,) = operands(v)
-    return isinstance(v.op, Constant) and v.op.value == 1
+    return isinstance(v.op, Constant) and v.op.value == number
+
+
+def _vanishes(c: V, v: V, operands: Callable[[V], Sequence[V]]) -> bool:
+    """Whether a value goes to 0 together with another one: it is that one, or 0, a multiple of what
+    does, or a function that keeps 0."""
+    if c is v or _is_number(c, 0, operands):
+        return True
+    if not isinstance(c.op, Pointwise):
+        return False
+    found = (_vanishes(o, v, operands) for o in operands(c))
+    return any(found) if c.op.fn == "mul" else c.op.fn in _KEEP_ZERO and all(found)
 
 
 def is_short(dtype: DType) -> bool:

@@ -20,6 +20,7 @@ from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.drop_guards import drop_guards
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.expand_scans import expand_scans
+from fusewright.kir.passes.guard_loops import guard_loops
 from fusewright.kir.passes.guard_masked import guard_masked
 from fusewright.kir.passes.keep_words import keep_words
 from fusewright.kir.passes.locate_loads import locate_loads
@@ -82,6 +83,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(trim_loops),
         "lowered",
         "a part with a row less is a loop of fewer trips; loads ahead then need no other condition",
+    ),
+    Pass(
+        "guard_loops",
+        _for_any_target(guard_loops),
+        "lowered",
+        "loops that all threads leave early have ended; what is left is asked once, not every trip",
     ),
     Pass(
         "peel_loops",

@@ -41,6 +41,34 @@ __device__ __forceinline__ float fw_e4m3_to_float(fw_e4m3 x) {
 #endif
 }
 
+//: fw_bf16_in_word
+// Element K of the two in a word: its bits are the upper half of the float's.
+template <int K>
+__device__ __forceinline__ float fw_bf16_in_word(unsigned word) {
+  return __uint_as_float(K ? word & 0xffff0000u : word << 16);
+}
+
+//: fw_e4m3_in_word
+// Element K of the four in a word. The two of a half are widened by one instruction.
+template <int K>
+__device__ __forceinline__ float fw_e4m3_in_word(unsigned word) {
+#if __CUDA_ARCH__ >= 890
+  unsigned pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)(word >> (K / 2 * 16))));
+  return fw_f16_to_float((fw_f16)(pair >> (K % 2 * 16)));
+#else
+  return fw_e4m3_to_float((fw_e4m3)(word >> (K * 8)));
+#endif
+}
+
+//: fw_e5m2_in_word
+// Element K of the four in a word. The two of a half become binary16 in one instruction.
+template <int K>
+__device__ __forceinline__ float fw_e5m2_in_word(unsigned word) {
+  const unsigned pair = __byte_perm(word, 0, K < 2 ? 0x1404 : 0x3424);
+  return fw_f16_to_float((fw_f16)(pair >> (K % 2 * 16)));
+}
+
 //: fw_float_to_f16
 __device__ __forceinline__ fw_f16 fw_float_to_f16(float x) {
   fw_f16 r;

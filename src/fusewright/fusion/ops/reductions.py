@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 
 from fusewright import dtypes
-from fusewright.core.expr import constant_value, mul
+from fusewright.core.expr import ONE, constant_value, mul
 from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build
@@ -177,7 +177,11 @@ def _position(op: str, x: Array, axis: int | None, keepdims: bool, *, is_largest
     along = build.axis_of(op, 0 if axis is None else axis, t.ndim)
     _check_not_empty(op, Array(t), (along,))
     inside = keepdims and axis is not None
-    out = first_extremes(Array(t), along, is_largest=is_largest, keepdims=inside)
+    if t.shape[along] == ONE:  # the one element is the first, whatever it is
+        left = (*t.shape[:along], *([ONE] * inside), *t.shape[along + 1 :])
+        out = Array(build.full(left, 0, dtypes.int64))
+    else:
+        out = first_extremes(Array(t), along, is_largest=is_largest, keepdims=inside)
     if out is None:
         out = _position_by_value(t, along, "max" if is_largest else "min", inside)
     if keepdims and axis is None:

@@ -48,13 +48,13 @@ def _body(body: Body) -> Body:
 
 def _statement(s: Statement) -> Statement | Body:
     if isinstance(s, For):
-        narrow = _all_but_last(s) if _is_private(s) else None
+        narrow = _all_but_last(s) if is_private(s) else None
         if narrow is not None and _is_guarded(s, narrow):
             return _body(_peeled(s, narrow))
     return with_bodies(s, _body)
 
 
-def _is_private(loop: For) -> bool:
+def is_private(loop: For) -> bool:
     """Whether a thread runs the loop by itself, on registers and global memory."""
     return all(_is_own(s) for s in walk_statements(loop))
 

@@ -68,7 +68,7 @@ def _loop(loop: For, uniform: frozenset[Var]) -> For:
         return loop
     for c in _conditions(loop):
         trips = _trips(c, loop.var, uniform)
-        if trips is not None and _is_idle(loop, c):
+        if trips is not None and is_idle(loop, c):
             body = settle_body(loop.body, frozenset({c}))
             loop = dataclasses.replace(loop, extent=minimum(loop.extent, trips), body=body)
     return loop
@@ -100,7 +100,7 @@ def _trips(c: Cond, v: Var, uniform: frozenset[Var]) -> Expr | None:
     return floordiv(step - 1 - rest, Int(step))
 
 
-def _is_idle(loop: For, c: Cond) -> bool:
+def is_idle(loop: For, c: Cond) -> bool:
     """Whether an iteration in which a condition is false does nothing."""
     uses = (u for s in walk_statements(loop) for u in s.memory_uses())
     if any(u.buffer.memory is Memory.SHARED for u in uses):

@@ -75,7 +75,7 @@ def cost(work: Work, target: Target) -> Cost:
     alone = _alone(work, target)
     access = known.narrow_clocks * work.narrow / chip
     by_warps = work.warp_pairs / target.warp_mma_per_clock
-    issue = issued / (ISSUE_PER_CLOCK * chip)
+    issue = issued / (ISSUE_PER_CLOCK * chip) * _unevenness(work.blocks, resident, target)
     rounds = _rounds(max(1.0, work.blocks / target.multiprocessors))
     steps = () if work.product is None else _steps(work.product, rounds, busy, target)
     parts = (
@@ -157,6 +157,14 @@ def bound_us(work: Work, target: Target) -> float:
             issued / (ISSUE_PER_CLOCK * target.multiprocessors * target.clock_mhz),
         )
     )
+
+
+def _unevenness(blocks: int, resident: int, target: Target) -> float:
+    """How many blocks the fullest multiprocessor has, over their mean, where all of them run at
+    once, `resident` on each: it issues for as much longer. Blocks that wait for others to leave go
+    wherever one left."""
+    mean = blocks / target.multiprocessors
+    return math.ceil(mean) / mean if 1 < mean <= resident else 1.0
 
 
 def _rounds(waves: float) -> float:

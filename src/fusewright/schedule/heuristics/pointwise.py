@@ -55,6 +55,12 @@ MAX_APART = 512
 TIMES = {Fit.WORDS: 1, Fit.CUT: 2, Fit.TAKEN: 2, Fit.PIECES: 8}
 """Accesses to a word of lanes: cut out of two, and, of two rows, two of these, which it takes as
 many instructions again to put together."""
+STORED_APART = {1: 1.0, 2: 2.4, 3: 3.7, 4: 3.0, 8: 6.4}
+"""How long lanes that each store so many words, and so store them that far apart, take, over words
+side by side (one H200, 2026-11-26, `fw.tune` of stores)."""
+STORE_CLOCKS = 26 / 4
+"""Clocks in which a multiprocessor stores a word a lane, side by side, at the speed of memory, 4.6
+TB/s measured for all of them, over those in which it issues an access."""
 ROUNDS = 16
 """Rounds of blocks that share small tensors, so that the last, ragged one is a small part."""
 
@@ -370,16 +376,17 @@ def _strays(flow: Dataflow, reference: Stage, walk: Walk) -> set[Stage]:
         return set(transform_like(flow, reference, align=True))
 
 
-def _accesses(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> int:
-    """How many accesses bring the lanes of a thread. Stores of several words count twice: each
-    leaves half of its sectors to another one. One byte a lane widened to four takes 1.5 times as
-    long by vectors of 8 as by vectors of 4 (one H200, 2026-11-23)."""
+def _accesses(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> float:
+    """How many accesses bring the lanes of a thread. Stores of several words count for as many as
+    the multiprocessor issues while it waits for them: each leaves half of its sectors to another.
+    """
     if lane not in variables(a.address):
         return 1
     words = -(-width * a.tensor.dtype.nbytes // MAX_VECTOR_NBYTES)
-    if a.tensor is a.stage and words > 1:
-        words *= 2
-    return TIMES[fit] * words if fit in TIMES else width
+    each = 1.0
+    if a.tensor is a.stage:
+        each += STORE_CLOCKS * (STORED_APART[words] - 1)
+    return TIMES[fit] * words * each if fit in TIMES else width
 
 
 def _spread(a: GlobalAccess, lane: Var, width: int, fit: Fit) -> float:

@@ -12,7 +12,11 @@ between threads.
 
 Where rows are too long for that, or threads would ask for vectors that lie far apart, a block's
 rows, which lie one behind the other, go through shared memory: in whole vectors to and from memory,
-row by row to threads.
+row by row to threads. A thread takes neighbours whose results lie far apart, so that what is stored
+side by side is what neighbouring threads have:
+
+    maxima over windows of 3 of rows of 15, the windows outermost in the result:
+        thread 0: the 5 windows of row 0, thread 1: those of row 1, ..
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import Fit
 from fusewright.core.expr import Int, constant_value
+from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.edits import set_loops
-from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics import staged_rows
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import (
@@ -43,7 +48,13 @@ from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_VECTOR_NBYTES, Target
+from fusewright.target import (
+    LINE_NBYTES,
+    MAX_VECTOR_NBYTES,
+    SECTOR_NBYTES,
+    WORD_NBYTES,
+    Target,
+)
 
 LONGEST = 32
 """Elements of a row that a thread holds."""
@@ -102,10 +113,16 @@ class ShortRowsPlanner:
         self._length = 0 if None in extents else math.prod(n or 0 for n in extents)
         large = [c for c in copies if numel(c.shape) >= self._length * numel(reference.shape)]
         self._nbytes = [c.dtype.nbytes for c in large] or [4]
+        self._apart = self._stored_apart(sized[last]) if kept[1:] else 1
 
     def candidates(self) -> Iterator[Listed[ShortRows]]:
         """The fewest rows that make vectors of a width, the widest first; and rows through shared
-        memory, unless some of them are one vector."""
+        memory, unless some of them are one vector; this first where neighbours are stored far
+        apart."""
+        own, staged = list(self._in_registers()), list(self._through_shared())
+        yield from (*staged, *own) if self._apart > 1 else (*own, *staged)
+
+    def _in_registers(self) -> Iterator[Listed[ShortRows]]:
         why = self._problem(LONGEST)
         if why is None:
             most = min(HELD, HELD_NBYTES // sum(self._nbytes)) // self._length
@@ -124,10 +141,33 @@ class ShortRowsPlanner:
                     yield ShortRows(n, own, self._length).candidate
         if why is not None:
             yield Refused("whole rows in registers of a thread", why)
+
+    def _through_shared(self) -> Iterator[Listed[ShortRows]]:
         full = MAX_VECTOR_NBYTES // max(self._nbytes)
         is_one_run = self._outer is None and self._inner is not None
         if is_one_run and self._problem(staged_rows.LONGEST) is None and full % self._length:
-            yield ShortRows(1, full, self._length, is_staged=True).candidate
+            yield ShortRows(self._apart, full, self._length, is_staged=True).candidate
+
+    def _stored_apart(self, innermost: Loop) -> int:
+        """How many neighbours, which lie side by side in what is read, are stored in sectors of
+        their own, if a thread can hold all of them, and threads meet in no more banks of shared
+        memory than with a row each; else 1."""
+        count, axis = constant_value(innermost.axis.extent) or 1, innermost.axis
+        total = numel(self._reference.shape)
+        blocks = total // (count * THREADS)
+        if count * self._length > HELD or blocks < self._target.multiprocessors:
+            return 1
+        row = self._length * max(self._nbytes)
+        if _ways(count * row) > _ways(row):
+            return 1
+        results = [y for y in self._flow.outputs if numel(y.shape) == total]
+        steps = [
+            estimate(strides_of(y)[y.frame.output.index(axis)]) * y.dtype.nbytes
+            for y in results
+            if axis in y.frame.output
+        ]
+        is_apart = bool(steps) and min(steps) >= SECTOR_NBYTES and len(steps) == len(results)
+        return count if is_apart else 1
 
     def _problem(self, longest: int) -> str | None:
         rows = numel(self._reference.shape)
@@ -215,10 +255,16 @@ class ShortRowsPlanner:
     def _apply_staged(self, plan: ShortRows) -> bool:
         flow = self._flow
         staged = StagedRows(flow, self._length * numel(self._reference.shape))
-        self._set_loops(plan.rows)
+        _, *own = self._set_loops(plan.rows)
         assert self._inner is not None
         block, thread = self._reference.loops[:2]
-        return staged.bind((block,), thread.axis, self._inner.axis, plan.vector)
+        rows = flow.graph.merge(thread.axis, own[0]) if own else thread.axis
+        return staged.bind((block,), rows, self._inner.axis, plan.vector)
+
+
+def _ways(nbytes: int) -> int:
+    """How many threads of a warp meet in a bank where each begins so many bytes behind another."""
+    return max(1, math.gcd(nbytes, LINE_NBYTES) // WORD_NBYTES)
 
 
 def _is_at_memory(s: Stage) -> bool:
