@@ -11,7 +11,6 @@ import fusewright as fw
 from fusewright.axes.classes import AxisGraph
 from fusewright.host.groups import FusionGroup, add
 
-
 SHAPE = (700, 640)
 ODD = (67, 131)
 
