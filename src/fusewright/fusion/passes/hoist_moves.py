@@ -63,7 +63,7 @@ def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
             return None
         crop = crop_of(t)
         if crop is not None and _has_reductions(t):
-            return _filled(t, operands[0])
+            return filled(t, operands[0])
         by = map_of(crop or t)
         if by is None:
             return None
@@ -77,7 +77,7 @@ def _has_reductions(t: Tensor) -> bool:
     return any(isinstance(o.op, Reduce) for o in topological((t,)))
 
 
-def _filled(t: Tensor, source: Tensor) -> Tensor:
+def filled(t: Tensor, source: Tensor) -> Tensor:
     """A value that is cropped and padded at once, read at the nearest place that there is and
     replaced where there is none: reductions then run over places of the result, not of a part."""
     assert isinstance(t.op, Resize)
