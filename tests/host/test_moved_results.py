@@ -11,6 +11,7 @@ import pytest
 import fusewright as fw
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Resize
+from fusewright.fusion.passes.index_maps import map_of, turns_of
 from fusewright.fusion.passes.narrow_moves import narrow_moves
 from fusewright.fusion.passes.split_maps import split_results
 
@@ -60,6 +61,19 @@ def test_halves_of_a_scan_are_exchanged_as_they_are_stored_narrow() -> None:
         assert {t.dtype.name for t in program.launches[0].kernel.outputs} == {"float16"}
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(613, 77), (77, 613), (96, 96)])
+def test_rows_that_are_reduced_are_flipped_as_they_are_read(
+    shape: tuple[int, ...], axis: int
+) -> None:
+    """A reduction takes its elements in any order, so all of the kernel reads them flipped."""
+
+    def f(x: Any) -> Any:
+        return fw.flip(fw.exp(rounded(x, axis)), axis=axis)
+
+    assert len(compiled(f, shape, "float32").launches) == 1
+
+
 def test_a_rolled_argument_is_reduced_and_read_in_one_kernel() -> None:
     """The roll goes above all that is computed, and both read the argument at the same places."""
 
@@ -67,6 +81,33 @@ def test_a_rolled_argument_is_reduced_and_read_in_one_kernel() -> None:
         return fw.roll(fw.nn.silu(rounded(x, 1)), 1, axis=2)
 
     assert len(compiled(f, (3, 45, 134), "float32").launches) == 1
+
+
+def test_reductions_along_both_axes_of_a_square_are_flipped() -> None:
+    """The sums of rows keep the places that the flip reads, those of columns lose them."""
+
+    def f(x: Any) -> Any:
+        return fw.flip(x - fw.mean(x, axis=0, keepdims=True) * fw.max(x, axis=1), axis=0)
+
+    compiled(f, (45, 45), "float32")
+
+
+def test_all_rows_but_one_are_flipped() -> None:
+    """The reduction needs the row that the flip leaves out."""
+    compiled(lambda x: fw.flip(fw.exp(rounded(x, 0))[:-1], axis=0), (61, 45), "float32")
+
+
+def test_turns_are_axes_of_which_all_places_are_read() -> None:
+    def turned(f: Callable[..., Any]) -> list[int]:
+        (t,) = traced(f).outputs
+        by = map_of(t)
+        assert by is not None
+        return list(turns_of(by))
+
+    assert turned(lambda x: fw.flip(x, axis=0)) == [0]
+    assert turned(lambda x: fw.roll(x, (1, 2), axis=(0, 1))) == [0, 1]
+    assert turned(lambda x: fw.flip(x[1:], axis=0)) == [0]
+    assert turned(lambda x: fw.pad(x, ((0, 0), (2, 0)), mode="reflect")) == []
 
 
 # --- the passes ---------------------------------------------------------------------------------

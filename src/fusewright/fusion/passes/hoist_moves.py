@@ -38,7 +38,7 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.fold_crops import crop_of, is_crop, only_grows, padded
 from fusewright.fusion.passes.fold_moves import is_move
-from fusewright.fusion.passes.index_maps import Map, map_of
+from fusewright.fusion.passes.index_maps import Map, map_of, turns_of
 from fusewright.fusion.passes.read_at import ReadAt
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.rematerialisable import is_rematerialisable
@@ -67,7 +67,7 @@ def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
         by = map_of(crop or t)
         if by is None:
             return None
-        read = ReadAt().read(operands[0], by)
+        read = ReadAt(turns=turns_of(by)).read(operands[0], by)
         return read if crop is None else padded(read, t)
 
     return rebuild(fusion, replace) if chosen else fusion

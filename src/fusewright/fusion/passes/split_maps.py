@@ -28,7 +28,7 @@ from fusewright.fusion.ir import (
     Scan,
     Tensor,
 )
-from fusewright.fusion.passes.index_maps import Map, map_of, moved
+from fusewright.fusion.passes.index_maps import MAX_EXTENT, Map, map_of, moved
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.row_alignment import lanes_of_word
 
@@ -36,8 +36,6 @@ MAX_PIECES = 4
 LONG_NBYTES = 256
 """A piece of so many bytes fills most vectors of its thread's neighbours alone; shorter rows have
 too many vectors that lie in two pieces."""
-MAX_EXTENT = 1 << 24
-"""Places along an axis that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
