@@ -127,3 +127,14 @@ def test_what_a_kernel_read_and_now_makes_keeps_its_axes() -> None:
     assert add(g, sizes) is None
     assert sizes in g.members and list(g.sources) == [*sizes.op.operands]
     assert [g.graph.normal(c) for c in read] == [g.graph.normal(c) for c in g.axes[sizes]]
+
+
+def test_pieces_of_joins_are_made_where_they_end_up() -> None:
+    """The kernel of the softmax writes its part of the result, which nobody then reads."""
+
+    def f(x: Any, y: Any) -> Any:
+        return fw.concat([fw.nn.softmax(x, axis=1), fw.exp(y)], axis=0)
+
+    spec = fw.TensorSpec(ODD, "float32")
+    program = fw.compile(fw.trace(f, spec, spec))
+    assert program.host.stats["bytes_moved"] == 4 * 4 * ODD[0] * ODD[1]

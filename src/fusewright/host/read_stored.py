@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
-from fusewright.fusion.ir import Fusion, Input, Pointwise, Reduce, Scan, Tensor, is_alone
+from fusewright.fusion.ir import (
+    Concat,
+    Fusion,
+    Input,
+    Insert,
+    Pointwise,
+    Reduce,
+    Scan,
+    Tensor,
+    is_alone,
+)
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.groups import MAX_RECOMPUTED, has_more_ops, is_view
@@ -33,13 +43,13 @@ def read_what_is_stored(
     k1: s = f(x), a = abs(s);  k2: m = max(a);  k3: s / m   ->   k1: s;  k2: m = max(abs(s))
     k1: m = max(x, 0), y = x - m;  k2: y / sum(y, 1)   ->   k1: m;  k2: y = x - m, y / sum(y, 1)
     """
-    order = {t: i for i, t in enumerate(fusion.values)}
+    order, uses = {t: i for i, t in enumerate(fusion.values)}, fusion.uses()
     out = list(groups)
     for i, g in enumerate(groups):
         for t in g:
             readers = [j for j, h in enumerate(out) if i != j and _reads(h, t)]
             compute = all(any(isinstance(x.op, _COMPUTING) for x in out[j]) for j in readers)
-            is_free = readers and compute and t not in fusion.outputs
+            is_free = readers and compute and t not in fusion.outputs and not _is_piece(t, uses)
             again = _recomputed(t, out, i, fusion.outputs) if is_free else []
             wider = {
                 j: tuple(sorted(dict.fromkeys((*again, *out[j])), key=lambda v: order[v]))
@@ -51,6 +61,18 @@ def read_what_is_stored(
                     out[j] = h
                 out[i] = _live(out, i, fusion.outputs)
     return [g for g in out if g]
+
+
+def _is_piece(t: Tensor, uses: Mapping[Tensor, tuple[Tensor, ...]]) -> bool:
+    """Whether a value, or a view of it, becomes a piece of a join, which may be made where it ends
+    up: it then makes no trip beside the join's."""
+    stack = [t]
+    while stack:
+        for u in uses[stack.pop()]:
+            if isinstance(u.op, Concat | Insert):
+                return True
+            stack += [u] if is_view(u) else []
+    return False
 
 
 def functions_between(t: Tensor, values: Collection[Tensor]) -> list[Tensor]:
