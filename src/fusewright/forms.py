@@ -48,6 +48,7 @@ from fusewright.fusion.passes.hold_scans import hold_scans
 from fusewright.fusion.passes.merge_axes import merge_axes
 from fusewright.fusion.passes.merge_sorts import merge_sorts
 from fusewright.fusion.passes.name_parts import name_parts
+from fusewright.fusion.passes.narrow_moves import narrow_moves
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
@@ -56,7 +57,7 @@ from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.rows_of_reductions import SHORTEST, rows_of_reductions
 from fusewright.fusion.passes.select_joins import select_joins
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
-from fusewright.fusion.passes.split_maps import split_maps
+from fusewright.fusion.passes.split_maps import split_maps, split_results
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
@@ -167,6 +168,9 @@ def _forms(
     more = moves_to_hoist(moves, target, reductions=True)
     if more != simple:
         listed.append((moves, more))
+    parts = split_results(moves)
+    if parts is not moves:
+        listed.append((parts, moves_to_hoist(parts, target)))
     selected = select_joins(moves)
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
@@ -268,7 +272,7 @@ def _moves_folded(
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
-    parts = crop_joins(hoist_crops(cse(plain)), given)
+    parts = crop_joins(hoist_crops(narrow_moves(cse(plain))), given)
     moves = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
     held = hold_scans(fold_crops(moves), target)
     return own_outputs(turn_scans(held), before=owned)
@@ -305,7 +309,7 @@ def _narrow(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion
     """The fusion with the chosen moves hoisted, no wide joins, and reductions in the steps that
     they share."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
-    small = copy_moved_rematerialisable(cse(split_maps(read)))
+    small = copy_moved_rematerialisable(cse(split_maps(cse(read))))
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
     return nest_reductions(chunk_reductions(narrow, target))
 

@@ -8,7 +8,6 @@ from bench.moves import PROGRAMS
 
 MORE: dict[str, tuple[int, float, str]] = {
     "queries, keys and values": (3, 1.0, "three results of parts of an argument, side by side"),
-    "relative shift": (2, 2.01, "a pad is regrouped twice, and cropped between"),
     "two steps of heat": (2, 2.0, "the second step would compute thirteen points of the first"),
     "causal taps of a norm": (2, 2.01, "four norms for each row take longer than storing one"),
     "total variation": (3, 1.0, "parts of both sums, and one kernel for what is left of them"),

@@ -8,7 +8,7 @@ through them. Groups are numbered so that values flow from lower to higher numbe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
@@ -25,7 +25,6 @@ from fusewright.fusion.ir import (
     MatMul,
     OwnKernel,
     Pointwise,
-    Reduce,
     Resize,
     Tensor,
     is_alone,
@@ -47,6 +46,12 @@ from fusewright.host.groups import (
     union,
 )
 from fusewright.host.products import is_reading, view_of
+from fusewright.host.read_stored import (
+    SAVED_TRIPS,
+    functions_between,
+    needed_of,
+    read_what_is_stored,
+)
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 from fusewright.host.shared_loops import (
     form_of_sums,
@@ -59,16 +64,10 @@ from fusewright.schedule.heuristics.common import SMALL
 
 MAX_VISITS = 64
 """Groups that are looked at before a cycle is assumed: formation stays linear in the ops."""
-SAVED_TRIPS = 2
-"""Trips to memory that a value makes which is not repeated: it is written, and read again."""
 MAX_SUMS = 4
 """Reductions of tensors that have nothing to do with each other in a kernel: a thread holds a
 vector of 16 bytes and as many sums for each, of four the 32 registers that 2,048 threads of a
 multiprocessor have."""
-
-
-_COMPUTING = (Pointwise, Reduce)
-"""Ops of which a kernel that reads more than it moves has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +244,9 @@ class _Former:
         """Adds ops to the chosen groups as one, which then read what other groups make, or repeat
         it where that reads less. Tells what forbids it."""
         far = [o for o in sources if (g := self.group_of(o)) is not None and g not in chosen]
+        between = self._between(chosen, far)
+        if between and self._try(chosen, producers, [*between, *items], number) is None:
+            return None
         again = self._recomputed(far)
         if again:
             read = [self.group_of(o) for o in far if o not in again]
@@ -252,6 +254,19 @@ class _Former:
             if self._try(chosen, needed, self._in_order([*again, *items]), number) is None:
                 return None
         return self._try(chosen, producers, items, number)
+
+    def _between(self, chosen: Sequence[FusionGroup], far: Sequence[Tensor]) -> list[Tensor]:
+        """The functions of single elements by which the chosen groups read, in place of some values
+        of another one, what they then read, too: they run along the same axes.
+
+        k1: s, a = abs(s);  k2: m = max(a);  k3: s / m   ->   k1: s;  k2: m = max(abs(s)), s / m
+        """
+        found: dict[Tensor, None] = {}
+        reducing = [g for g in chosen if g.reductions]
+        for read in (o for g in reducing for o in g.sources if self.group_of(o) not in (None, g)):
+            steps = functions_between(read, far)
+            found |= dict.fromkeys(steps)
+        return self._in_order(list(found))
 
     def _in_order(self, tensors: list[Tensor]) -> list[Tensor]:
         return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
@@ -469,65 +484,13 @@ class _Former:
         read = set(self.fusion.outputs)
         groups: list[tuple[Tensor, ...]] = []
         for _, g in sorted(self.groups.items(), reverse=True):
-            live = self._in_order(_needed(g.members, read))
+            live = self._in_order(needed_of(g.members, read))
             whole = len(live) == len(g.members) or self._hold_together(live)
             groups[:0] = [tuple(live)] if whole and live else connected(live)
             read.update(o for t in live for o in t.op.operands if o not in g.members)
         loose = dict.fromkeys(t for t in self.fusion.outputs if t not in self.home)
-        groups = self._reading_what_is_stored(groups)
+        groups = read_what_is_stored(self.fusion, groups, self._hold_together)
         return Formation((*groups, *((t,) for t in loose)), tuple(dict.fromkeys(self.reasons)))
-
-    def _reading_what_is_stored(self, groups: list[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-        """Lets readers of a function of what is stored anyway compute it again for themselves:
-
-        k1: s = f(x), a = abs(s);  k2: m = max(a);  k3: s / m   ->   k1: s;  k2: m = max(abs(s))
-        """
-        out = list(groups)
-        for i, g in enumerate(groups):
-            for t in g:
-                readers = [j for j, h in enumerate(out) if i != j and _reads(h, t)]
-                compute = all(any(isinstance(x.op, _COMPUTING) for x in out[j]) for j in readers)
-                again = self._functions_of_stored(t, out, i) if readers and compute else []
-                wider = {j: tuple(self._in_order([*again, *out[j]])) for j in readers if again}
-                if wider and all(self._hold_together(list(h)) for h in wider.values()):
-                    for j, h in wider.items():
-                        out[j] = h
-                    if not any(t in x.op.operands for x in out[i]):
-                        out[i] = tuple(x for x in out[i] if x is not t)
-        return out
-
-    def _functions_of_stored(
-        self, t: Tensor, groups: Sequence[tuple[Tensor, ...]], own: int
-    ) -> list[Tensor]:
-        """The elementwise ops and views of a group between a value and others that are stored
-        without it, if these are read with no more bytes than the value's trips to memory; none
-        otherwise."""
-        found: dict[Tensor, None] = {}
-        leaves: dict[Tensor, None] = {}
-        stack = [t]
-        while stack:
-            x = stack.pop()
-            if is_rematerialisable(x) or (x is not t and self._is_stored(x, groups, own)):
-                leaves[x] = None
-                continue
-            is_cheap = isinstance(x.op, Pointwise) or is_view(x)
-            if not (is_cheap and x in groups[own]) or is_alone(x):
-                return []
-            found[x] = None
-            if has_more_ops(found, MAX_RECOMPUTED):
-                return []
-            stack.extend(x.op.operands)
-        if t in self.fusion.outputs or all(isinstance(x.op, Input) for x in leaves):
-            return []
-        large = [n for x in leaves if (n := nbytes_estimate(x)) * SMALL > nbytes_estimate(t)]
-        is_less = sum(large) <= SAVED_TRIPS * nbytes_estimate(t)
-        return list(found) if is_less else []
-
-    def _is_stored(self, t: Tensor, groups: Sequence[tuple[Tensor, ...]], own: int) -> bool:
-        """Whether a value that a group has goes to memory, or comes from there."""
-        if t in self.fusion.outputs or t not in groups[own]:
-            return True
-        return any(own != j and _reads(h, t) for j, h in enumerate(groups))
 
     def _hold_together(self, members: list[Tensor]) -> bool:
         """Whether one kernel holds some ops, and nothing beside them."""
@@ -535,24 +498,6 @@ class _Former:
         found = self._joined([], self._next(), members)
         self.graph.undo(mark)
         return isinstance(found, FusionGroup)
-
-
-def _reads(group: tuple[Tensor, ...], t: Tensor) -> bool:
-    """Whether a group reads what another one makes."""
-    return t not in group and any(t in x.op.operands for x in group)
-
-
-def _needed(members: Mapping[Tensor, None], read: Set[Tensor]) -> list[Tensor]:
-    """The members that are read elsewhere, and those that they are computed from."""
-    known = set(members)
-    found: dict[Tensor, None] = {}
-    stack = [t for t in members if t in read]
-    while stack:
-        t = stack.pop()
-        if t in known and t not in found:
-            found[t] = None
-            stack.extend(t.op.operands)
-    return list(found)
 
 
 def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:

@@ -186,10 +186,14 @@ def add(g: FusionGroup, t: Tensor) -> str | None:
     one value reach all others is asked once all ops that belong together are in."""
     if has_more_ops(g.members, MAX_OPS - 1):
         return f"the kernel has {MAX_OPS} ops already"
+    read = g.axes.get(t)
     problem = own_problem([*_first(g), t]) or _move_problem(g, t) or _place(g, t)
     if problem is not None:
         return problem
+    if read is not None and not tie(g.graph, read, g.axes[t]):
+        return f"{t.name} would be needed at two places of one loop"
     g.members[t] = None
+    g.sources.pop(t, None)
     g.sources |= {
         o: None for o in t.op.operands if o not in g.members and not is_rematerialisable(o)
     }

@@ -39,7 +39,7 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.fold_crops import crop_of, is_crop, only_grows, padded
 from fusewright.fusion.passes.fold_moves import is_move
-from fusewright.fusion.passes.index_maps import Map, map_of
+from fusewright.fusion.passes.index_maps import Map, map_of, turns_of
 from fusewright.fusion.passes.read_at import ReadAt
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.rematerialisable import is_rematerialisable
@@ -68,11 +68,11 @@ def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
             return None
         crop = crop_of(t)
         if crop is not None and _has_reductions(t):
-            return _filled(t, operands[0], stored)
+            return filled(t, operands[0], stored)
         by = map_of(crop or t)
         if by is None:
             return None
-        read = ReadAt(stored=stored).read(operands[0], by)
+        read = ReadAt(stored=stored, turns=turns_of(by)).read(operands[0], by)
         return read if crop is None else padded(read, t)
 
     return rebuild(fusion, replace) if chosen else fusion
@@ -82,7 +82,7 @@ def _has_reductions(t: Tensor) -> bool:
     return any(isinstance(o.op, Reduce) for o in topological((t,)))
 
 
-def _filled(t: Tensor, source: Tensor, stored: Set[Tensor]) -> Tensor:
+def filled(t: Tensor, source: Tensor, stored: Set[Tensor] = frozenset()) -> Tensor:
     """A value that is cropped and padded at once, read at the nearest place that there is and
     replaced where there is none: reductions then run over places of the result, not of a part."""
     assert isinstance(t.op, Resize)

@@ -12,8 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fusewright.core.conditions import less, prove
-from fusewright.core.expr import ONE, ZERO, Expr, Var, add, floordiv, mod, mul, variables
+from fusewright.core.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Var,
+    add,
+    constant_value,
+    floordiv,
+    mod,
+    mul,
+    variables,
+)
+from fusewright.core.sampling import Sampler
 from fusewright.core.substitution import substitute
 from fusewright.fusion import build
 from fusewright.fusion.ir import (
@@ -26,6 +40,9 @@ from fusewright.fusion.ir import (
     Tensor,
 )
 from fusewright.fusion.passes.fold_crops import is_crop
+
+MAX_EXTENT = 1 << 24
+"""Places along an axis that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,23 @@ class Map:
         """The map of a move by this one of what `inner` moved."""
         places = dict(zip(inner.at, self.index, strict=True))
         return Map(self.shape, self.at, tuple(substitute(e, places) for e in inner.index))
+
+
+def turns_of(by: Map) -> dict[int, tuple[Var, Expr]]:
+    """The axes of which a map reads all places, each once, in another order: of each a coordinate
+    and the place that it reads."""
+    out: dict[int, tuple[Var, Expr]] = {}
+    for axis, e in enumerate(by.index):
+        own = variables(e)
+        if e in by.at or len(own) != 1 or own[0] not in by.at:
+            continue
+        extent = constant_value(by.shape[by.at.index(own[0])])
+        if extent is None or extent > MAX_EXTENT:
+            continue
+        places = np.broadcast_to(Sampler({own[0]: np.arange(extent)}).value(e), (extent,))
+        if np.array_equal(np.sort(places), np.arange(extent)):
+            out[axis] = own[0], e
+    return out
 
 
 def map_of(t: Tensor) -> Map | None:

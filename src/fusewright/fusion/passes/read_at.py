@@ -51,17 +51,21 @@ from fusewright.fusion.passes.index_maps import Map, map_of, moved
 class ReadAt:
     """Reads values at the places of maps; what the values share stays shared. `place` may choose
     other places for arguments, which are neither computed nor moved, and for reductions; what is
-    `stored` is like an argument."""
+    `stored` is like an argument. `turns`: by axis a coordinate and the places that it reads, all of
+    the axis in another order, in which reductions along that axis take their elements: what is read
+    beside them is read there."""
 
     def __init__(
         self,
         place: Callable[[Tensor, Map], Map] | None = None,
         *,
         stored: Set[Tensor] = frozenset(),
+        turns: Mapping[int, tuple[Var, Expr]] | None = None,
     ) -> None:
         self._made: dict[tuple[Tensor, tuple[Expr, ...]], Tensor] = {}
         self._place = place or _same_places
         self._stored = stored
+        self._turns = turns or {}
         self._stops = False
 
     def passes_joins(self, t: Tensor, by: Map) -> bool:
@@ -213,7 +217,7 @@ class ReadAt:
                 c = Var(f"r{k}", 0, add(extent, -1))
                 extents[c] = extent
                 at.append(c)
-                index.append(ZERO if extent == ONE else c)
+                index.append(ZERO if extent == ONE else self._turned(k, c))
             else:
                 e = next(kept)
                 at += [c for c in by.at if c in variables(e) and c not in at]
@@ -223,6 +227,11 @@ class ReadAt:
         places = [c for k, c in enumerate(at) if k not in axes]
         used = [c for c in by.at if c in places]
         return _along(build.permute(out, [places.index(c) for c in used]), used, by)
+
+    def _turned(self, axis: int, c: Var) -> Expr:
+        """The place that a reduction along an axis takes its element `c` from."""
+        at, place = self._turns.get(axis, (c, c))
+        return substitute(place, {at: c}) if at.upper == c.upper else c
 
 
 def _along(t: Tensor, used: Sequence[Var], by: Map) -> Tensor:

@@ -1,15 +1,19 @@
-"""Joins of what reductions go into are selections, in the kernel of the reductions.
+"""Joins and pads are selections where a kernel has to compute them at other places than its rows.
 
     y = rms_norm(x)                            at j:  a = x[(j + n / 2) % n] / rms
     concat([-y[n / 2:], y[:n / 2]])      ->           j < n / 2 ? -a : a
 
-The parts of a join have axes of their own, of which the rows that a kernel reduces know nothing. As
-a selection the join has the axes of the rows, and its arguments are read at other places of them.
+    roll(relu(pad(x, 1)), k)             ->           relu(0 < (i + k) % n < n - 1 ? x[..] : 0)
+
+The parts of a join have axes of their own, of which the rows that a kernel reduces or scans know
+nothing, and a move along the axis of a join or of a pad reads some parts of each. As a selection it
+has the axes of the rows, and its arguments are read at other places of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fusewright.core.atoms import maximum, minimum
@@ -19,14 +23,20 @@ from fusewright.fusion.ir import (
     Concat,
     Constant,
     Fusion,
+    IndexMap,
     Input,
     Iota,
     Pointwise,
     Reduce,
+    Resize,
+    Scan,
     Size,
     Tensor,
+    is_alone,
     topological,
 )
+from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.hoist_moves import filled
 from fusewright.fusion.passes.index_maps import Map, map_of
 from fusewright.fusion.passes.read_at import ReadAt
 from fusewright.fusion.passes.rebuild import rebuild
@@ -36,23 +46,42 @@ MAX_PARTS = 4
 
 
 def select_joins(fusion: Fusion) -> Fusion:
-    """Computes the parts of a join at all of its places, and keeps at each the one that lies there.
+    """Computes the parts of a join at all of its places, and keeps at each the one that lies there;
+    of a pad, what it pads, at the nearest place that there is.
 
     rewrite:  concat([f(x), g(y)])  ->  where(i < n, f(x at i), g(y at i - n))
+              pad(f(x), (1, 1))     ->  where(0 < i < n + 1, f(x at i - 1), 0)
     checks:   few parts, which can be computed at other places; a reduction goes into two of them,
-              and none has to be computed again for a part: those run along the axis of the join
+              or functions of the join are scanned, or moved, as those of pads have to be; and none
+              has to be computed again for a part: those run along the axis of the join
     order:    before hoist_moves, as another form of the fusion, whose predicted time decides
     """
+    moved = _read_in_place(fusion, lambda t: isinstance(t.op, IndexMap))
+    scanned = _read_in_place(fusion, lambda t: isinstance(t.op, Scan))
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if not isinstance(t.op, Concat) or len(operands) > MAX_PARTS:
+        is_pad = isinstance(t.op, Resize) and not is_crop(t) and t in moved
+        if not (is_pad or isinstance(t.op, Concat)) or len(operands) > MAX_PARTS:
             return None
+        if not all(map(_is_read, topological(operands))):
+            return None
+        if not isinstance(t.op, Concat):
+            return filled(t, operands[0])
         counts = Counter(r for part in operands for r in _reductions(part))
-        if max(counts.values(), default=0) < 2 or not all(map(_is_read, topological(operands))):
+        if max(counts.values(), default=0) < 2 and t not in moved and t not in scanned:
             return None
         return _selected(t, t.op.axis, operands)
 
     return rebuild(fusion, replace)
+
+
+def _read_in_place(fusion: Fusion, reads: Callable[[Tensor], bool]) -> set[Tensor]:
+    """The values that some ops read, and those that these are computed from element by element."""
+    found: set[Tensor] = set()
+    for t in reversed(fusion.values):
+        if reads(t) or (t in found and isinstance(t.op, Pointwise) and not is_alone(t)):
+            found.update(t.op.operands)
+    return found
 
 
 def _reductions(part: Tensor) -> list[Tensor]:

@@ -18,8 +18,17 @@ from fusewright.core.sampling import Sampler
 from fusewright.core.substitution import substitute
 from fusewright.fusion import build
 from fusewright.fusion.held_lines import is_scanned, moved_line
-from fusewright.fusion.ir import Fusion, IndexMap, Input, Reduce, Scan, Tensor
-from fusewright.fusion.passes.index_maps import Map, map_of, moved
+from fusewright.fusion.ir import (
+    Broadcast,
+    Fusion,
+    IndexMap,
+    Input,
+    Pointwise,
+    Reduce,
+    Scan,
+    Tensor,
+)
+from fusewright.fusion.passes.index_maps import MAX_EXTENT, Map, map_of, moved
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.row_alignment import lanes_of_word
 
@@ -27,8 +36,6 @@ MAX_PIECES = 4
 LONG_NBYTES = 256
 """A piece of so many bytes fills most vectors of its thread's neighbours alone; shorter rows have
 too many vectors that lie in two pieces."""
-MAX_EXTENT = 1 << 24
-"""Places along an axis that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,48 @@ def split_maps(fusion: Fusion) -> Fusion:
         return None if by is None else _joined(operands[0], by)
 
     return rebuild(fusion, replace)
+
+
+def split_results(fusion: Fusion) -> Fusion:
+    """Joins the pieces of moved results of reductions and scans, which their kernel then stores
+    where they end up, as it makes them.
+
+    rewrite:  roll(scan(x), k, axis)  ->  concat(scan(x)[n-k:], scan(x)[:n-k])
+    checks:   few pieces along one axis, all forward, which read each place once; nothing else
+              needs the value, nor a reduction what is moved
+    order:    as another form of the fusion, whose predicted time decides: a kernel that holds lines
+              in shared memory reads them at other places
+    """
+    uses, needed, made = fusion.uses(), _below_reductions(fusion), _of_reductions(fusion)
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        if not isinstance(t.op, IndexMap) or t in needed or t.op.operands[0] not in made:
+            return None
+        source, by = operands[0], map_of(t)
+        if by is None or len(uses[t.op.operands[0]]) > 1 or source.shape != by.shape:
+            return None
+        changed = [a for a, (e, c) in enumerate(zip(by.index, by.at, strict=True)) if e != c]
+        extent = constant_value(by.shape[changed[0]]) if len(changed) == 1 else None
+        if extent is None or not 1 < extent <= MAX_EXTENT:
+            return None
+        (axis,) = changed
+        pieces = pieces_of(by.index[axis], by.at[axis], extent)
+        if pieces is None or any(p.step != 1 for p in pieces):
+            return None
+        return build.concat([_piece(source, by, axis, axis, p) for p in pieces], axis)
+
+    return rebuild(fusion, replace)
+
+
+def _of_reductions(fusion: Fusion) -> set[Tensor]:
+    """The values that are computed element by element of results of reductions and scans, or
+    are such results."""
+    found: set[Tensor] = set()
+    for t in fusion.values:
+        is_between = isinstance(t.op, Pointwise | Broadcast)
+        if isinstance(t.op, Reduce | Scan) or (is_between and found & {*t.op.operands}):
+            found.add(t)
+    return found
 
 
 def _below_reductions(fusion: Fusion) -> set[Tensor]:

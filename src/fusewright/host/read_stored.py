@@ -1,0 +1,160 @@
+"""What readers compute again from values that lie in memory, so that it is not stored itself.
+
+Which kernels hold which ops is known here. A value that one of them makes for another costs its
+bytes twice: they are written and read. Its reader may compute it from what it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+
+from fusewright.fusion.ir import (
+    Concat,
+    Fusion,
+    Input,
+    Insert,
+    Pointwise,
+    Reduce,
+    Scan,
+    Tensor,
+    is_alone,
+)
+from fusewright.fusion.rematerialisable import is_rematerialisable
+from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.host.groups import MAX_RECOMPUTED, has_more_ops, is_view
+from fusewright.schedule.heuristics.common import SMALL
+
+SAVED_TRIPS = 2
+"""Trips to memory that a value makes which is not repeated: it is written, and read again."""
+
+Group = tuple[Tensor, ...]
+
+_COMPUTING = (Pointwise, Reduce, Scan)
+"""Ops of which a kernel that reads more than it moves has one."""
+
+
+def read_what_is_stored(
+    fusion: Fusion, groups: Sequence[Group], hold_together: Callable[[list[Tensor]], bool]
+) -> list[Group]:
+    """Lets readers of a function of what is stored anyway compute it again for themselves, and of
+    results of reductions, which are small and stored instead of it. `hold_together` says whether
+    one kernel holds some ops.
+
+    k1: s = f(x), a = abs(s);  k2: m = max(a);  k3: s / m   ->   k1: s;  k2: m = max(abs(s))
+    k1: m = max(x, 0), y = x - m;  k2: y / sum(y, 1)   ->   k1: m;  k2: y = x - m, y / sum(y, 1)
+    """
+    order, uses = {t: i for i, t in enumerate(fusion.values)}, fusion.uses()
+    out = list(groups)
+    for i, g in enumerate(groups):
+        for t in g:
+            readers = [j for j, h in enumerate(out) if i != j and _reads(h, t)]
+            compute = all(any(isinstance(x.op, _COMPUTING) for x in out[j]) for j in readers)
+            is_free = readers and compute and t not in fusion.outputs and not _is_piece(t, uses)
+            again = _recomputed(t, out, i, fusion.outputs) if is_free else []
+            wider = {
+                j: tuple(sorted(dict.fromkeys((*again, *out[j])), key=lambda v: order[v]))
+                for j in readers
+                if again
+            }
+            if wider and all(hold_together(list(h)) for h in wider.values()):
+                for j, h in wider.items():
+                    out[j] = h
+                out[i] = _live(out, i, fusion.outputs)
+    return [g for g in out if g]
+
+
+def _is_piece(t: Tensor, uses: Mapping[Tensor, tuple[Tensor, ...]]) -> bool:
+    """Whether a value, or a view of it, becomes a piece of a join, which may be made where it ends
+    up: it then makes no trip beside the join's."""
+    stack = [t]
+    while stack:
+        for u in uses[stack.pop()]:
+            if isinstance(u.op, Concat | Insert):
+                return True
+            stack += [u] if is_view(u) else []
+    return False
+
+
+def functions_between(t: Tensor, values: Collection[Tensor]) -> list[Tensor]:
+    """The functions of single elements that make a value of some others and of nothing else; none
+    where something else makes it, or where it is one of them."""
+    found: dict[Tensor, None] = {}
+    stack = [t]
+    while stack:
+        x = stack.pop()
+        if x in values or is_rematerialisable(x):
+            continue
+        if not isinstance(x.op, Pointwise) or is_alone(x):
+            return []
+        found[x] = None
+        if len(found) > MAX_RECOMPUTED:
+            return []
+        stack.extend(x.op.operands)
+    return list(found)
+
+
+def _recomputed(
+    t: Tensor, groups: Sequence[Group], own: int, outputs: Collection[Tensor]
+) -> list[Tensor]:
+    """The elementwise ops and views of a group between a value and what is stored without it, or
+    results of reductions, which are then stored, if these make fewer trips to memory than the value
+    does; none otherwise."""
+    found: dict[Tensor, None] = {}
+    trips: dict[Tensor, int] = {}
+    stack = [t]
+    while stack:
+        x = stack.pop()
+        if is_rematerialisable(x):
+            continue
+        if x is not t and _is_stored(x, groups, own, outputs):
+            trips[x] = 1
+            continue
+        if x is not t and isinstance(x.op, Reduce):
+            trips[x] = SAVED_TRIPS
+            continue
+        is_cheap = isinstance(x.op, Pointwise) or is_view(x)
+        if not (is_cheap and x in groups[own]) or is_alone(x):
+            return []
+        found[x] = None
+        if has_more_ops(found, MAX_RECOMPUTED):
+            return []
+        stack.extend(x.op.operands)
+    if all(isinstance(x.op, Input) for x in trips):
+        return []
+    own_nbytes = nbytes_estimate(t)
+    large = [n * k for x, k in trips.items() if (n := nbytes_estimate(x)) * SMALL > own_nbytes]
+    return list(found) if sum(large) < SAVED_TRIPS * own_nbytes else []
+
+
+def _is_stored(t: Tensor, groups: Sequence[Group], own: int, outputs: Collection[Tensor]) -> bool:
+    """Whether a value that a group has goes to memory, or comes from there."""
+    if t in outputs or t not in groups[own]:
+        return True
+    return any(own != j and _reads(h, t) for j, h in enumerate(groups))
+
+
+def _reads(group: Group, t: Tensor) -> bool:
+    """Whether a group reads what another one makes."""
+    return t not in group and any(t in x.op.operands for x in group)
+
+
+def _live(groups: Sequence[Group], own: int, outputs: Collection[Tensor]) -> Group:
+    """What a group makes that is an output or that another one reads, and what that needs."""
+    read = {
+        o for j, h in enumerate(groups) if j != own for x in h for o in x.op.operands if o not in h
+    }
+    needed = needed_of(dict.fromkeys(groups[own]), read | set(outputs))
+    return tuple(x for x in groups[own] if x in needed)
+
+
+def needed_of(members: Mapping[Tensor, None], read: Set[Tensor]) -> list[Tensor]:
+    """The members that are read elsewhere, and those that they are computed from."""
+    known = set(members)
+    found: dict[Tensor, None] = {}
+    stack = [t for t in members if t in read]
+    while stack:
+        t = stack.pop()
+        if t in known and t not in found:
+            found[t] = None
+            stack.extend(t.op.operands)
+    return list(found)
