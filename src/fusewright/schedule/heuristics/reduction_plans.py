@@ -264,7 +264,8 @@ def _held(
 def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Slices of a row in the blocks of a cluster. The more blocks stand on a multiprocessor, the
     less it idles while a cluster meets: the smallest cluster whose slices are small comes first,
-    then larger slices; those that leave multiprocessors without a block come last."""
+    then larger slices, those of blocks that have a multiprocessor to themselves last; of a size
+    those that leave multiprocessors without a block come last."""
     sizes = [n for n in CLUSTERS if n <= target.max_cluster]
     sizes.sort(key=lambda n: max(target.multiprocessors - n * rows.rows, 0))
     for limit in (SLICE_NBYTES, 2 * SLICE_NBYTES):
@@ -273,6 +274,8 @@ def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduction
     for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
         for cluster in sizes:
             yield _slices(rows, cluster, nbytes, target.shared_nbytes_of_several, target)
+    for cluster in sizes:
+        yield _slices(rows, cluster, 0, target.shared_nbytes_of_one, target)
 
 
 def _slices(
@@ -283,6 +286,8 @@ def _slices(
     own, columns = rows.slice_nbytes(cluster), rows.slice_columns(cluster)
     small = SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
     most = SLICE_THREADS if own <= small else 2 * SLICE_THREADS
+    if own > target.shared_nbytes_of_several:
+        most = 2 * MAX_THREADS
     fewest = -(-columns // (rows.vector * most))
     shared_out = threads_along(columns, rows.vector, most_trips=fewest, most=most)
     found = _held(rows, Memory.SHARED, shared_nbytes, shared_out, target, cluster)
@@ -397,6 +402,7 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
         others = [_outer_plan(rows, v, k, MAX_THREADS // k, target) for v, k in shapes]
         yield from [c for c in others if c.plan.held_in is not None][:1]
         yield from _outer_shared(rows, target)
+        yield from _outer_registers(rows, target)
     yield first
     for other in (down // 2, 2 * down):
         if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
@@ -448,6 +454,49 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
             least = _whole_lines(rows)[-1]
             nbytes = _slice_of_columns(rows, least, target.max_cluster, target).held_nbytes
             yield Refused(what, f"{nbytes} bytes, more than {limit}")
+
+
+def _outer_registers(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Columns in registers of the blocks of a cluster, a line of each row side by side, or half of
+    one: the fewest blocks of which a multiprocessor holds two, and twice as many; where none hold
+    them blocks that have a multiprocessor to themselves."""
+    what = "columns in registers of a cluster"
+    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    for threads in (MAX_THREADS, 2 * MAX_THREADS):
+        plans = [
+            p
+            for kept in _lines_or_halves(rows)
+            for cluster in sizes
+            if (p := _registers_of_columns(rows, kept, threads, cluster)) is not None
+            and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
+        ]
+        yield from (p.candidate(target) for p in plans[:2])
+        if plans:
+            return
+    yield Refused(what, f"more than {PERSISTENT_BYTES_PER_THREAD} bytes a thread")
+
+
+def _lines_or_halves(rows: ReductionFacts) -> tuple[int, ...]:
+    """Threads side by side whose vectors fill a line of memory, and half of one."""
+    line = max(LINE_NBYTES // (rows.vector * rows.item_nbytes), 2)
+    return line, line // 2
+
+
+def _registers_of_columns(
+    rows: ReductionFacts, kept: int, threads: int, cluster: int
+) -> ReductionPlan | None:
+    """Columns of so many threads side by side, the rows shared out among the blocks of a cluster,
+    if their registers hold them."""
+    down = threads // kept
+    own = -(-rows.columns // cluster)
+    trips = -(-own // down)
+    elements = trips * rows.vector
+    nbytes = elements * rows.held
+    if elements > FEW_ELEMENTS_PER_THREAD or nbytes > PERSISTENT_BYTES_PER_THREAD:
+        return None
+    return ReductionPlan(
+        False, Memory.LOCAL, rows.vector, down, kept, trips, cluster, threads * nbytes
+    )
 
 
 def _whole_lines(rows: ReductionFacts) -> tuple[int, ...]:
