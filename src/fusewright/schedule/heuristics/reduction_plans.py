@@ -275,7 +275,7 @@ def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduction
         for cluster in sizes:
             yield _slices(rows, cluster, nbytes, target.shared_nbytes_of_several, target)
     for cluster in sizes:
-        yield _slices(rows, cluster, 0, target.shared_nbytes_of_one, target)
+        yield _shared_slices(rows, cluster, target.shared_nbytes_of_one, target)
 
 
 def _slices(
@@ -283,18 +283,27 @@ def _slices(
 ) -> Listed[ReductionPlan]:
     """Where a block of a cluster holds its slice of a row: in shared memory, `shared_nbytes` at
     most, in registers, `nbytes` a thread at most, or nowhere."""
-    own, columns = rows.slice_nbytes(cluster), rows.slice_columns(cluster)
-    small = SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
-    most = SLICE_THREADS if own <= small else 2 * SLICE_THREADS
-    if own > target.shared_nbytes_of_several:
-        most = 2 * MAX_THREADS
-    fewest = -(-columns // (rows.vector * most))
-    shared_out = threads_along(columns, rows.vector, most_trips=fewest, most=most)
-    found = _held(rows, Memory.SHARED, shared_nbytes, shared_out, target, cluster)
+    found = _shared_slices(rows, cluster, shared_nbytes, target)
     if isinstance(found, Candidate):
         return found
+    columns = rows.slice_columns(cluster)
     shared_out = threads_along(columns, rows.vector, most_trips=_trips(rows, nbytes))
     return _held(rows, Memory.LOCAL, nbytes, shared_out, target, cluster)
+
+
+def _shared_slices(
+    rows: ReductionFacts, cluster: int, most: int, target: Target
+) -> Listed[ReductionPlan]:
+    """Slices in shared memory, `most` bytes of each block; the larger, the fewer blocks stand on a
+    multiprocessor, and the more threads each of them has."""
+    own, columns = rows.slice_nbytes(cluster), rows.slice_columns(cluster)
+    small = SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
+    threads = SLICE_THREADS if own <= small else 2 * SLICE_THREADS
+    if own > target.shared_nbytes_of_several:
+        threads = 2 * MAX_THREADS
+    fewest = -(-columns // (rows.vector * threads))
+    shared_out = threads_along(columns, rows.vector, most_trips=fewest, most=threads)
+    return _held(rows, Memory.SHARED, most, shared_out, target, cluster)
 
 
 def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
