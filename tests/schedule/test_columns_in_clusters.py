@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright import forms
 from fusewright.fusion.partitioning import PartitionFacts, might_hold
 from fusewright.gates.code import code_problems
 from fusewright.memory import Memory
@@ -124,3 +125,24 @@ def test_what_clusters_might_hold() -> None:
     for length, fits in ((room // 64, True), (room // 64 + 1, False)):
         columns = PartitionFacts((length,), 4096, 4096, 4096, 4, is_inner=False)
         assert might_hold(columns, 4, TARGET) is fits
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "margin", "launches"),
+    [
+        ((3001, 1063), "float32", forms.HELD_MARGIN, 1),
+        ((3001, 1063), "float32", 9.0, 3),
+        ((1401, 3011), "bfloat16", 9.0, 1),  # one block holds its columns, in no cluster
+    ],
+)
+def test_clusters_have_to_be_clearly_faster(
+    shape: tuple[int, int],
+    dtype: str,
+    margin: float,
+    launches: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forms, "HELD_MARGIN", margin)
+    fusion = fw.trace(norm if dtype == "float32" else softmax, fw.TensorSpec(shape, dtype))
+    chosen = forms.chosen_form(fusion, TARGET)
+    assert len(chosen.formation.groups) == launches
