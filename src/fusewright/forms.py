@@ -80,10 +80,10 @@ NEAR = 1.03
 """Times of forms that count as equal: the model leaves out effects of a few percent, and of equal
 forms the one of fewer launches is the safer choice."""
 HELD_MARGIN = 1.25
-"""By how much kernels whose clusters hold columns have to be predicted faster than those that read
-them twice: what eight took beyond their prediction in the geometric mean (seeds 60127, 41029,
-41102, 50069, 9055 and 60044 of the lot, 1.18 to 1.34 on an H100, 20039 and 17006, 1.20 and 1.22
-on an H200, 2026-11-23 to 26), while predictions of the others held."""
+"""By how much kernels whose clusters hold rows or columns have to be predicted faster than those
+that read them twice: what ten took beyond their prediction in the geometric mean (60127, 41029,
+41102, 50069, 9055, 60044, 80056 and 130057 of the lot, 1.18 to 1.37 on an H100, 20039 and 17006,
+1.20 and 1.22 on an H200, 2026-11-23 to 27), while predictions of the others held."""
 MAX_ALONE = 3
 """Values that lie across of which each is looked at alone; of more, all together only."""
 COUNTED = 0.9

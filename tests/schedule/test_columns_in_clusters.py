@@ -81,30 +81,36 @@ def plans(facts: ReductionFacts, arch: str = "sm_90a") -> Iterator[ReductionPlan
 
 
 @pytest.mark.parametrize("dtype_nbytes", [2, 4, 8])
-@pytest.mark.parametrize("columns", [1263, 3001, 14_880])
-def test_registers_hold_them_side_by_side_in_half_a_line_at_least(
-    columns: int, dtype_nbytes: int
-) -> None:
+@pytest.mark.parametrize("columns", [1263, 3001, 7440])
+def test_registers_hold_a_line_of_them_side_by_side(columns: int, dtype_nbytes: int) -> None:
     facts = ReductionFacts(False, columns, 1 << 15, 1, dtype_nbytes, True, item_nbytes=dtype_nbytes)
     for p in plans(facts):
-        assert p.kept_threads * dtype_nbytes in (LINE_NBYTES, LINE_NBYTES // 2)
+        assert p.kept_threads * dtype_nbytes == LINE_NBYTES
         assert p.reduce_threads * p.unrolled * p.cluster >= columns
         assert p.unrolled <= FEW_ELEMENTS_PER_THREAD
         assert p.unrolled * dtype_nbytes <= PERSISTENT_BYTES_PER_THREAD
 
 
 def test_where_registers_of_clusters_are_candidates() -> None:
-    """The longest columns of half a line of eight bytes an element: 8 blocks of 1024 threads, of
-    which 8 stand side by side, with 16 elements each."""
-    longest = 8 * 1024 // 8 * 16
+    """The longest columns of a line of eight bytes an element: 8 blocks of 1024 threads, of which
+    16 stand side by side, with 16 elements each."""
+    longest = 8 * 1024 // 16 * 16
     facts = ReductionFacts(False, longest, 1 << 15, 1, 8, True, item_nbytes=8)
     (found,) = plans(facts)
-    assert (found.cluster, found.kept_threads, found.reduce_threads) == (8, 8, 128)
+    assert (found.cluster, found.kept_threads, found.reduce_threads) == (8, 16, 64)
     longer = ReductionFacts(False, longest + 1, 1 << 15, 1, 8, True, item_nbytes=8)
     assert not list(plans(longer))
     assert not list(plans(facts, "sm_80"))
-    few = ReductionFacts(False, longest, 8 * 132 // 8 - 1, 1, 8, True, item_nbytes=8)
+    few = ReductionFacts(False, longest, 16 * 132 // 8 - 1, 1, 8, True, item_nbytes=8)
     assert not list(plans(few))
+
+
+def test_what_fills_no_half_of_a_line_comes_last() -> None:
+    """Of two bytes an element, 16 columns side by side for 64 in a cluster."""
+    facts = ReductionFacts(False, 1263, 50_257, 1, 2, True, item_nbytes=2)
+    found = [c.plan for c in candidates(facts, TARGET) if isinstance(c, Candidate)]
+    held = [(p.cluster, p.kept_threads) for p in found if p.held_in is Memory.LOCAL]
+    assert held[:3] == [(4, 64), (8, 64), (1, 16)]
 
 
 @pytest.mark.parametrize(("columns", "alone"), [(200_000, False), (400_000, True)])
@@ -122,7 +128,7 @@ def test_what_clusters_might_hold() -> None:
     for kept, length, fits in ((9, room // 4, True), (8, room // 4, False), (9, room, False)):
         rows = PartitionFacts((length,), kept, 1, 1, 4, is_inner=True)
         assert might_hold(rows, 4, TARGET) is fits
-    for length, fits in ((room // 64, True), (room // 64 + 1, False)):
+    for length, fits in ((room // 128, True), (room // 128 + 1, False)):
         columns = PartitionFacts((length,), 4096, 4096, 4096, 4, is_inner=False)
         assert might_hold(columns, 4, TARGET) is fits
 

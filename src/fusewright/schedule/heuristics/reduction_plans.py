@@ -402,16 +402,21 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
     narrower blocks; then fewer and more threads down the columns, and narrower vectors. Columns
     that are needed again are held in registers, if it takes that of more threads, with shorter
     vectors or fewer columns, in this order, as measured (bench/variants-2026-11-23-h200.json); else
-    in shared memory, if a block or a cluster of blocks has room."""
+    in shared memory, if a block or a cluster of blocks has room, or in registers of a cluster. What
+    fills no half of a line of each row comes last: a quarter of one reached 0.39 and 0.23 of a copy
+    (130010 and 130073 of the lot, one H100, 2026-11-27)."""
     vector, kept, down = _outer_choice(rows, target)
     first = _outer_plan(rows, vector, kept, down, target)
     if first.plan.held_in is None and rows.is_read_again and rows.held:
         shapes = [(vector, kept), *([(vector // 2, kept)] if vector > 1 else ())]
         shapes += [(vector, k) for k in (kept // 2, kept // 4) if k >= LINE_THREADS]
         others = [_outer_plan(rows, v, k, MAX_THREADS // k, target) for v, k in shapes]
-        yield from [c for c in others if c.plan.held_in is not None][:1]
+        held = [c for c in others if c.plan.held_in is not None][:1]
+        wide = [c for c in held if 2 * _width_nbytes(c.plan, rows) >= LINE_NBYTES]
+        yield from wide
         yield from _outer_shared(rows, target)
         yield from _outer_registers(rows, target)
+        yield from (c for c in held if c not in wide)
     yield first
     for other in (down // 2, 2 * down):
         if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
@@ -465,16 +470,22 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
             yield Refused(what, f"{nbytes} bytes, more than {limit}")
 
 
+def _width_nbytes(plan: ReductionPlan, rows: ReductionFacts) -> int:
+    """Bytes of a row that a block takes side by side."""
+    return plan.kept_threads * plan.vector * rows.item_nbytes
+
+
 def _outer_registers(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
-    """Columns in registers of the blocks of a cluster, a line of each row side by side, or half of
-    one: the fewest blocks of which a multiprocessor holds two, and twice as many; where none hold
-    them blocks that have a multiprocessor to themselves."""
+    """Columns in registers of the blocks of a cluster, a line of each row side by side: the fewest
+    blocks of which a multiprocessor holds two, and twice as many; where none hold them blocks that
+    have a multiprocessor to themselves. Of half a line, in blocks of 1024 threads, two draws took
+    1.1 to 1.3 times as long as read twice (80119 and 80121 of the lot, one H100, 2026-11-27)."""
     what = "columns in registers of a cluster"
     sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    kept = max(LINE_NBYTES // (rows.vector * rows.item_nbytes), 1)
     for threads in (MAX_THREADS, 2 * MAX_THREADS):
         plans = [
             p
-            for kept in _lines_or_halves(rows)
             for cluster in sizes
             if (p := _registers_of_columns(rows, kept, threads, cluster)) is not None
             and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
@@ -483,12 +494,6 @@ def _outer_registers(rows: ReductionFacts, target: Target) -> Iterator[Listed[Re
         if plans:
             return
     yield Refused(what, f"more than {PERSISTENT_BYTES_PER_THREAD} bytes a thread")
-
-
-def _lines_or_halves(rows: ReductionFacts) -> tuple[int, ...]:
-    """Threads side by side whose vectors fill a line of memory, and half of one."""
-    line = max(LINE_NBYTES // (rows.vector * rows.item_nbytes), 2)
-    return line, line // 2
 
 
 def _registers_of_columns(
