@@ -20,6 +20,7 @@ from fusewright.fusion.ir import (
     Alone,
     Fusion,
     IndexMap,
+    Parts,
     Reduce,
     Resize,
     Scan,
@@ -74,12 +75,17 @@ from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments
 from fusewright.host.subspans import Subspan
-from fusewright.schedule.heuristics.rating import MARGIN, Decisions, decided
+from fusewright.schedule.heuristics.rating import MARGIN, SURE_MARGIN, Decisions, decided
 from fusewright.target import Target
 
 NEAR = 1.03
 """Times of forms that count as equal: the model leaves out effects of a few percent, and of equal
 forms the one of fewer launches is the safer choice."""
+HELD_MARGIN = 1.25
+"""By how much kernels whose clusters hold rows or columns have to be predicted faster than those
+that read them twice: what ten took beyond their prediction in the geometric mean (60127, 41029,
+41102, 50069, 9055, 60044, 80056 and 130057 of the lot, 1.18 to 1.37 on an H100, 20039 and 17006,
+1.20 and 1.22 on an H200, 2026-11-23 to 27), while predictions of the others held."""
 MAX_ALONE = 3
 """Values that lie across of which each is looked at alone; of more, all together only."""
 COUNTED = 0.9
@@ -100,6 +106,8 @@ class Form:
     handicap: float = 1.0
     """By how much it has to be faster than others: what moves more bytes, or takes more launches,
     is taken only where the errors of both predictions do not matter."""
+    cluster_handicap: float = 1.0
+    """By how much its launches in clusters have to be."""
 
 
 def chosen_form(
@@ -178,8 +186,15 @@ def _forms(
     stored = {n: o for n, o in (orders or {}).items() if ranks.get(n) == len(o)}
     known = Orders({}, stored)
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
-    handicaps = {1: 1.0, SHORTEST: MARGIN**2}
-    return [Form(*formed(_checked(f), target, n), known, handicaps[n]) for f, n in cuts]
+    return [
+        Form(
+            *formed(_checked(c.fusion), target, c.shortest),
+            known,
+            c.handicap,
+            c.cluster_handicap,
+        )
+        for c in cuts
+    ]
 
 
 def _checked(fusion: Fusion) -> Fusion:
@@ -284,39 +299,75 @@ def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     return _in_parts(row_partials(rows, target), target)
 
 
-def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[tuple[Fusion, int]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cut:
+    """A fusion with long reductions in parts, the shortest rows that blocks walk over, and by how
+    much its form, or launches in clusters of it, have to be faster than others."""
+
+    fusion: Fusion
+    shortest: int = 1
+    handicap: float = 1.0
+    cluster_handicap: float = 1.0
+
+
+def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cut]:
     """The same, and where blocks would walk over rows of a few elements, also as these and their
     columns are reduced by kernels of their own, or where the walk computes variances, also as those
-    are; each with the shortest rows that are walked over.
+    are; and where reductions are cut whose operands clusters might hold, also with these whole.
     """
-    narrow = _narrow(moves, hoisted, target)
+    joined = _joined(moves, hoisted, target)
+    narrow = nest_reductions(chunk_reductions(joined, target))
     rows = rows_of_reductions(narrow, target)
     plain = rows_of_reductions(narrow, target, has_variances=False)
     found = _walks(rows, target)
-    return found if len(rows.values) == len(plain.values) else [*found, *_walks(plain, target)]
+    if len(rows.values) != len(plain.values):
+        found += _walks(plain, target)
+    return [*found, *_whole(joined, found[0].fusion, target)]
 
 
-def _walks(narrow: Fusion, target: Target) -> list[tuple[Fusion, int]]:
+def _whole(joined: Fusion, cut: Fusion, target: Target) -> list[_Cut]:
+    """A fusion with fewer reductions in parts than where it is `cut`: those whose operands the
+    blocks of a cluster might hold are whole. None where that makes no difference."""
+    if not (count := _parts(cut)):
+        return []
+    narrow = nest_reductions(chunk_reductions(joined, target, may_hold=True))
+    rows = row_partials(rows_of_reductions(narrow, target), target)
+    whole = _in_parts(rows, target, may_hold=True)
+    return [_Cut(whole, 1, SURE_MARGIN, HELD_MARGIN)] if _parts(whole) < count else []
+
+
+def _parts(fusion: Fusion) -> int:
+    """How many values of a fusion are others in parts."""
+    return sum(isinstance(t.op, Parts) for t in fusion.values)
+
+
+def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     """The same of a fusion with its reductions by rows."""
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
     has_scans = any(isinstance(t.op, Scan) for t in walks.values)
+    found = [_Cut(_in_parts(walks, target))]
     if len(walks.values) == len(apart.values) and not has_scans:
-        return [(_in_parts(walks, target), 1)]
-    return [(_in_parts(walks, target), 1), (_in_parts(apart, target), SHORTEST)]
+        return found
+    return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]
 
 
 def _narrow(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, no wide joins, and reductions in the steps that
     they share."""
+    return nest_reductions(chunk_reductions(_joined(moves, hoisted, target), target))
+
+
+def _joined(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
+    """The fusion with the chosen moves hoisted, and no wide joins."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
     small = copy_moved_rematerialisable(cse(split_maps(cse(read))))
-    narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
-    return nest_reductions(chunk_reductions(narrow, target))
+    return cut_joins(prepare_products(small, target), MAX_OPERANDS)
 
 
-def _in_parts(fusion: Fusion, target: Target) -> Fusion:
-    """The fusion with long scans and reductions in parts."""
-    cut = split_reductions(split_scans(fusion, target), target)
+def _in_parts(fusion: Fusion, target: Target, *, may_hold: bool = False) -> Fusion:
+    """The fusion with long scans and reductions in parts; with `may_hold` without those whose
+    operands the blocks of a cluster might hold."""
+    cut = split_reductions(split_scans(fusion, target), target, may_hold=may_hold)
     return own_operands(name_parts(cut))
 
 
@@ -325,15 +376,21 @@ class _Clock:
 
     def __init__(self, target: Target, decisions: Decisions) -> None:
         self._target = target
-        self._forms: dict[Form, float] = {}
+        self._forms: dict[Form, tuple[float, float]] = {}
         self._items: dict[Form, tuple[Segment | Moves, ...]] = {}
         self._decisions = decisions
         self._refused: set[object] = set()
 
     def us(self, form: Form) -> float:
         """Microseconds of all launches of a form, one after the other."""
+        return self._times(form)[0]
+
+    def _times(self, form: Form) -> tuple[float, float]:
+        """The same, and of those in clusters."""
         if form not in self._forms:
-            self._forms[form] = sum(map(self._of_item, self._launches(form)))
+            times = [self._of_item(x) for x in self._launches(form)]
+            in_clusters = sum(us for us, cluster in times if cluster > 1)
+            self._forms[form] = sum(us for us, _ in times), in_clusters
         return self._forms[form]
 
     def _launches(self, form: Form) -> tuple[Segment | Moves, ...]:
@@ -345,7 +402,8 @@ class _Clock:
 
     def rank(self, form: Form) -> float:
         """The time by which forms are compared."""
-        return self.us(form) * form.handicap
+        us, in_clusters = self._times(form)
+        return (us + (form.cluster_handicap - 1) * in_clusters) * form.handicap
 
     def least_rank(self, form: Form) -> float:
         """A time that `rank` is not below, whatever the schedules."""
@@ -357,18 +415,19 @@ class _Clock:
         values = (*fusion.inputs, *fusion.outputs)
         return _moved_us(sum(map(nbytes_estimate, values)), self._target)
 
-    def _of_item(self, item: Segment | Moves) -> float:
+    def _of_item(self, item: Segment | Moves) -> tuple[float, int]:
         if isinstance(item, Moves):
-            return _of_moves(item, self._target)
+            return _of_moves(item, self._target), 1
         if all(is_empty(s.tensor) for s in item.writes):
-            return 0.0
+            return 0.0, 1
         if any(isinstance(t.op, Alone) for t in item.fusion.outputs):
-            return 0.0  # of the program's own, the same in every form
+            return 0.0, 1  # of the program's own, the same in every form
         return self._of_group(item)
 
     @without_collection()
-    def _of_group(self, segment: Segment) -> float:
-        """The predicted time of a group's kernel; infinite where none can be scheduled."""
+    def _of_group(self, segment: Segment) -> tuple[float, int]:
+        """The predicted time of a group's kernel, and the blocks of its clusters; infinite where
+        none can be scheduled."""
         key, known = segment.decided_by, self._decisions
         if key not in self._refused and key not in known.made:
             try:
@@ -378,7 +437,10 @@ class _Clock:
             else:
                 if known.made[key].better is None:
                     known.scheduled[key, segment.spelled_by] = scheduled
-        return math.inf if key in self._refused else known.made[key].cost.us
+        if key in self._refused:
+            return math.inf, 1
+        predicted = known.made[key].cost
+        return predicted.us, predicted.cluster
 
 
 def _least_us(item: Segment | Moves, target: Target) -> float:

@@ -10,9 +10,10 @@ import pytest
 import fusewright as fw
 from fusewright.errors import InternalError, ScheduleError
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics.common import by_stride, cache_inputs, merge_all
+from fusewright.schedule.heuristics.common import by_stride, cache_inputs, merge_all, relate
 from fusewright.schedule.heuristics.reduction import MAX_ALONE, _check_shared_loops
 from fusewright.schedule.heuristics.reduction_facts import (
+    facts_of,
     is_inner,
     reference_of,
     widest_vectors,
@@ -92,3 +93,30 @@ def test_rejects_a_long_reduction_that_follows_no_loop_of_the_reference(length: 
     message = f"{other.name} cannot run along the loops of {rows.name}"
     with pytest.raises(ScheduleError, match=message):
         _check_shared_loops(flow, rows)
+
+
+@pytest.mark.parametrize(
+    ("fn", "operands", "held"),
+    [
+        (lambda x, r: softmax(x + r), 2, 4),  # all passes read the sum
+        (lambda x, r: softmax(x + r) + x, 2, 8),  # one reads an operand by itself
+        (lambda x: softmax(x), 1, 4),
+    ],
+)
+def test_what_is_held_of_a_row_is_what_stays_between_its_passes(
+    fn: Callable[..., Any], operands: int, held: int
+) -> None:
+    flow = flow_of(fn, *[(64, 4096)] * operands)
+    copies = cache_inputs(flow)
+    reference = reference_of(flow)
+    relate(flow, reference)
+    kept, reduced = (
+        merge_all(flow, by_stride(flow, c))
+        for c in (reference.frame.output, reference.frame.reduced)
+    )
+    assert facts_of(flow, reference, kept, reduced, copies).held == held
+
+
+def softmax(x: Any) -> Any:
+    e = fw.exp(x - fw.max(x, axis=-1, keepdims=True))
+    return e / fw.sum(e, axis=-1, keepdims=True)

@@ -38,6 +38,7 @@ from fusewright.fusion.partitioning import (
     in_chunks,
     is_read_again,
     large_inputs,
+    might_hold,
 )
 from fusewright.fusion.passes.match import is_call, is_count, is_reduction, through_spread
 from fusewright.fusion.passes.rebuild import rebuild
@@ -82,10 +83,10 @@ class Pair:
         )
 
 
-def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
+def chunk_reductions(fusion: Fusion, target: Target, *, may_hold: bool = False) -> Fusion:
     """Rewrites every such pair whose rows are too long to stay in one block; but where a result of
     the rows' size needs them again, a cluster of blocks holds them, on targets that have those, or
-    the shared memory of a block a few columns.
+    the shared memory of a block a few columns. With `may_hold` it is enough that they might.
 
     checks:   constant sizes
     order:    after share (the patterns need shared values), before split_reductions
@@ -94,7 +95,8 @@ def chunk_reductions(fusion: Fusion, target: Target) -> Fusion:
     for t in fusion.values:
         whole = pair_of(t)
         if whole is None or (
-            is_read_again(t, whole.facts.total, fusion) and _is_held(whole, target)
+            is_read_again(t, whole.facts.total, fusion)
+            and _is_held(whole, target, may_hold=may_hold)
         ):
             continue
         pair = _by_lines(whole)
@@ -156,10 +158,12 @@ def _matched(body: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, str] 
     return None
 
 
-def _is_held(p: Pair, target: Target) -> bool:
+def _is_held(p: Pair, target: Target, *, may_hold: bool) -> bool:
     """Whether the blocks of a cluster can hold all inputs of a row, and there are rows enough not
     to cut them for more blocks; or whether shared memory holds those of columns."""
     nbytes = sum(x.dtype.nbytes for x in large_inputs(p.source))
+    if may_hold:
+        return might_hold(p.facts, min(nbytes, p.source.dtype.compute.nbytes), target)
     return (fit_cluster if p.facts.is_inner else fit_shared_memory)(p.facts, nbytes, target)
 
 

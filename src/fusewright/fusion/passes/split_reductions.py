@@ -21,6 +21,7 @@ from fusewright.fusion.partitioning import (
     fit_shared_memory,
     is_read_again,
     large_inputs,
+    might_hold,
     to_fill,
 )
 from fusewright.fusion.passes.cse import cse
@@ -32,12 +33,12 @@ STORED_SHARE = 1 / 8
 runs of 8 bytes, a quarter of a sector, lose at the very least."""
 
 
-def split_reductions(fusion: Fusion, target: Target) -> Fusion:
+def split_reductions(fusion: Fusion, target: Target, *, may_hold: bool = False) -> Fusion:
     """Splits reductions that would run in fewer blocks than the target has multiprocessors.
 
     checks:   constant sizes only; a reduction whose operand is needed again afterwards in the same
-              shape is split as well, unless shared memory holds it: its operand is then read twice,
-              by more blocks
+              shape is split as well, unless shared memory holds it, with `may_hold` unless blocks
+              of a cluster might: its operand is then read twice, by more blocks
     order:    after decompose, before the fusion is cut into kernels
 
     Parts are summed in the compute dtype and stored in it between the two kernels. Reductions of
@@ -56,7 +57,9 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
         axes = _memory_order(t.op.operands[0], t.op.axes)
         facts = PartitionFacts.of(t.op.operands[0], axes)
         partition = None if facts is None else to_fill(facts, target)
-        if facts is None or partition is None or is_held(t, facts, fusion, target):
+        if facts is None or partition is None:
+            return None
+        if is_held(t, facts, fusion, target, may_hold=may_hold):
             return None
         return in_two_steps(t, operands[0], partition, axes, parts_last=facts.is_inner)
 
@@ -69,14 +72,19 @@ def _memory_order(source: Tensor, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(next(ordered) if a in sized else a for a in axes)
 
 
-def is_held(t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target) -> bool:
+def is_held(
+    t: Tensor, facts: PartitionFacts, fusion: Fusion, target: Target, *, may_hold: bool = False
+) -> bool:
     """Whether the operand of a reduction is needed again, and shared memory, that of a cluster for
-    rows, holds it together with what others reduce along the same axes."""
+    rows, holds it together with what others reduce along the same axes; with `may_hold`, whether
+    blocks of a cluster might."""
     if not is_read_again(t, facts.total, fusion):
         return False
     beside = (v for v in fusion.values if isinstance(v.op, Reduce) and _run_alike(v, t))
     inputs = {x for v in beside for x in large_inputs(v.op.operands[0])}
     nbytes = sum(x.dtype.nbytes for x in inputs)
+    if may_hold:
+        return might_hold(facts, min(nbytes, t.op.operands[0].dtype.compute.nbytes), target)
     fits = fit_cluster if facts.is_inner else fit_shared_memory
     return fits(facts, nbytes, target)
 

@@ -46,12 +46,13 @@ NEAR_NBYTES = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Predicted microseconds, in all and by resource; of a multiprocessor the blocks that it holds,
-    and the bytes of loads that these have under way."""
+    and the bytes of loads that these have under way; and the blocks of a cluster."""
 
     us: float
     parts: tuple[tuple[str, float], ...]
     resident: int
     flight_nbytes: int
+    cluster: int = 1
 
     @property
     def limit(self) -> str:
@@ -95,7 +96,7 @@ def cost(work: Work, target: Target) -> Cost:
         us = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
         us += _norm(together, known.overlap)
     flight = int(resident * work.threads * work.flight_nbytes)
-    return Cost(known.launch_us + us, (*parts, *steps), resident, flight)
+    return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
 
 
 def _norm(times: Iterable[float], order: float) -> float:

@@ -21,6 +21,7 @@ from fusewright.schedule.heuristics.common import (
     numel,
     split,
 )
+from fusewright.schedule.heuristics.held_values import instead_of
 from fusewright.schedule.heuristics.reduction_plans import ReductionFacts
 from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.nest import computed
@@ -58,7 +59,8 @@ def facts_of(
     if (reduced if inner else kept) is not None:
         vector = vector_of_rows(flow, reference, kept, reduced, inner=inner)
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
-    held = [c.dtype.nbytes for c in held_copies(flow, reference, copies)]
+    kept_between = instead_of(flow, reference, held_copies(flow, reference, copies))
+    held = [s.dtype.nbytes for s in kept_between]
     again = constant and _is_normalisation(flow, reference)
     columns = estimate(reduced.axis.extent) if reduced is not None else 1
     return ReductionFacts(

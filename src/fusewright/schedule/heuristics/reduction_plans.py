@@ -268,7 +268,8 @@ def _held(
 def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Slices of a row in the blocks of a cluster. The more blocks stand on a multiprocessor, the
     less it idles while a cluster meets: the smallest cluster whose slices are small comes first,
-    then larger slices; those that leave multiprocessors without a block come last."""
+    then larger slices, those of blocks that have a multiprocessor to themselves last; of a size
+    those that leave multiprocessors without a block come last."""
     sizes = [n for n in CLUSTERS if n <= target.max_cluster]
     sizes.sort(key=lambda n: max(target.multiprocessors - n * rows.rows, 0))
     for limit in (SLICE_NBYTES, 2 * SLICE_NBYTES):
@@ -277,6 +278,8 @@ def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduction
     for nbytes in (FEW_BYTES_PER_THREAD, PERSISTENT_BYTES_PER_THREAD):
         for cluster in sizes:
             yield _slices(rows, cluster, nbytes, target.shared_nbytes_of_several, target)
+    for cluster in sizes:
+        yield _shared_slices(rows, cluster, target.shared_nbytes_of_one, target)
 
 
 def _slices(
@@ -284,16 +287,27 @@ def _slices(
 ) -> Listed[ReductionPlan]:
     """Where a block of a cluster holds its slice of a row: in shared memory, `shared_nbytes` at
     most, in registers, `nbytes` a thread at most, or nowhere."""
-    own, columns = rows.slice_nbytes(cluster), rows.slice_columns(cluster)
-    small = SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
-    most = SLICE_THREADS if own <= small else 2 * SLICE_THREADS
-    fewest = -(-columns // (rows.vector * most))
-    shared_out = threads_along(columns, rows.vector, most_trips=fewest, most=most)
-    found = _held(rows, Memory.SHARED, shared_nbytes, shared_out, target, cluster)
+    found = _shared_slices(rows, cluster, shared_nbytes, target)
     if isinstance(found, Candidate):
         return found
+    columns = rows.slice_columns(cluster)
     shared_out = threads_along(columns, rows.vector, most_trips=_trips(rows, nbytes))
     return _held(rows, Memory.LOCAL, nbytes, shared_out, target, cluster)
+
+
+def _shared_slices(
+    rows: ReductionFacts, cluster: int, most: int, target: Target
+) -> Listed[ReductionPlan]:
+    """Slices in shared memory, `most` bytes of each block; the larger, the fewer blocks stand on a
+    multiprocessor, and the more threads each of them has."""
+    own, columns = rows.slice_nbytes(cluster), rows.slice_columns(cluster)
+    small = SLICE_NBYTES + SLICE_NBYTES // SLICE_SLACK
+    threads = SLICE_THREADS if own <= small else 2 * SLICE_THREADS
+    if own > target.shared_nbytes_of_several:
+        threads = 2 * MAX_THREADS
+    fewest = -(-columns // (rows.vector * threads))
+    shared_out = threads_along(columns, rows.vector, most_trips=fewest, most=threads)
+    return _held(rows, Memory.SHARED, most, shared_out, target, cluster)
 
 
 def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -392,15 +406,21 @@ def _outer(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
     narrower blocks; then fewer and more threads down the columns, and narrower vectors. Columns
     that are needed again are held in registers, if it takes that of more threads, with shorter
     vectors or fewer columns, in this order, as measured (bench/variants-2026-11-23-h200.json); else
-    in shared memory, if a block or a cluster of blocks has room."""
+    in shared memory, if a block or a cluster of blocks has room, or in registers of a cluster. What
+    fills no half of a line of each row comes last: a quarter of one reached 0.39 and 0.23 of a copy
+    (130010 and 130073 of the lot, one H100, 2026-11-27)."""
     vector, kept, down = _outer_choice(rows, target)
     first = _outer_plan(rows, vector, kept, down, target)
     if first.plan.held_in is None and rows.is_read_again and rows.held:
         shapes = [(vector, kept), *([(vector // 2, kept)] if vector > 1 else ())]
         shapes += [(vector, k) for k in (kept // 2, kept // 4) if k >= LINE_THREADS]
         others = [_outer_plan(rows, v, k, MAX_THREADS // k, target) for v, k in shapes]
-        yield from [c for c in others if c.plan.held_in is not None][:1]
+        held = [c for c in others if c.plan.held_in is not None][:1]
+        wide = [c for c in held if 2 * _width_nbytes(c.plan, rows) >= LINE_NBYTES]
+        yield from wide
         yield from _outer_shared(rows, target)
+        yield from _outer_registers(rows, target)
+        yield from (c for c in held if c not in wide)
     yield first
     for other in (down // 2, 2 * down):
         if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
@@ -467,6 +487,49 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
             least = _whole_lines(rows)[-1]
             nbytes = _slice_of_columns(rows, least, target.max_cluster, target).held_nbytes
             yield Refused(what, f"{nbytes} bytes, more than {limit}")
+
+
+def _width_nbytes(plan: ReductionPlan, rows: ReductionFacts) -> int:
+    """Bytes of a row that a block takes side by side."""
+    return plan.kept_threads * plan.vector * rows.item_nbytes
+
+
+def _outer_registers(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Columns in registers of the blocks of a cluster, a line of each row side by side: the fewest
+    blocks of which a multiprocessor holds two, and twice as many; where none hold them blocks that
+    have a multiprocessor to themselves. Of half a line, in blocks of 1024 threads, two draws took
+    1.1 to 1.3 times as long as read twice (80119 and 80121 of the lot, one H100, 2026-11-27)."""
+    what = "columns in registers of a cluster"
+    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    kept = max(LINE_NBYTES // (rows.vector * rows.item_nbytes), 1)
+    for threads in (MAX_THREADS, 2 * MAX_THREADS):
+        plans = [
+            p
+            for cluster in sizes
+            if (p := _registers_of_columns(rows, kept, threads, cluster)) is not None
+            and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
+        ]
+        yield from (p.candidate(target) for p in plans[:2])
+        if plans:
+            return
+    yield Refused(what, f"more than {PERSISTENT_BYTES_PER_THREAD} bytes a thread")
+
+
+def _registers_of_columns(
+    rows: ReductionFacts, kept: int, threads: int, cluster: int
+) -> ReductionPlan | None:
+    """Columns of so many threads side by side, the rows shared out among the blocks of a cluster,
+    if their registers hold them."""
+    down = threads // kept
+    own = -(-rows.columns // cluster)
+    trips = -(-own // down)
+    elements = trips * rows.vector
+    nbytes = elements * rows.held
+    if elements > FEW_ELEMENTS_PER_THREAD or nbytes > PERSISTENT_BYTES_PER_THREAD:
+        return None
+    return ReductionPlan(
+        False, Memory.LOCAL, rows.vector, down, kept, trips, cluster, threads * nbytes
+    )
 
 
 def _whole_lines(rows: ReductionFacts) -> tuple[int, ...]:
