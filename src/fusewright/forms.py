@@ -52,7 +52,7 @@ from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
-from fusewright.fusion.passes.rows_of_reductions import SHORTEST, rows_of_reductions
+from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions, walked_variances
 from fusewright.fusion.passes.select_joins import select_joins
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
 from fusewright.fusion.passes.split_maps import split_maps
@@ -63,6 +63,7 @@ from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.fusion.spec import check_body
+from fusewright.fusion.walked_rows import SHORTEST
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -274,7 +275,7 @@ def _moves_folded(
 
 def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, wide joins and long reductions in parts."""
-    rows = rows_of_reductions(_narrow(moves, hoisted, target), target)
+    rows, *_ = _by_rows(moves, hoisted, target)
     return _in_parts(row_partials(rows, target), target)
 
 
@@ -283,11 +284,7 @@ def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[tup
     columns are reduced by kernels of their own, or where the walk computes variances, also as those
     are; each with the shortest rows that are walked over.
     """
-    narrow = _narrow(moves, hoisted, target)
-    rows = rows_of_reductions(narrow, target)
-    plain = rows_of_reductions(narrow, target, has_variances=False)
-    found = _walks(rows, target)
-    return found if len(rows.values) == len(plain.values) else [*found, *_walks(plain, target)]
+    return [cut for rows in _by_rows(moves, hoisted, target) for cut in _walks(rows, target)]
 
 
 def _walks(narrow: Fusion, target: Target) -> list[tuple[Fusion, int]]:
@@ -299,13 +296,21 @@ def _walks(narrow: Fusion, target: Target) -> list[tuple[Fusion, int]]:
     return [(_in_parts(walks, target), 1), (_in_parts(apart, target), SHORTEST)]
 
 
-def _narrow(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
+def _by_rows(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[Fusion]:
     """The fusion with the chosen moves hoisted, no wide joins, and reductions in the steps that
-    they share."""
+    they share: by rows in whatever directions they go, then by rows along the fast axes alone, with
+    variances in chunks, where that is another fusion."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
     small = copy_moved_rematerialisable(cse(split_maps(read)))
     narrow = cut_joins(prepare_products(small, target), MAX_OPERANDS)
-    return nest_reductions(chunk_reductions(narrow, target))
+    chunks = nest_reductions(chunk_reductions(narrow, target))
+    plain = rows_of_reductions(chunks, target, of_all=False)
+    nested = nest_reductions(narrow)
+    walked = walked_variances(nested, target)
+    if walked:
+        chunks = nest_reductions(chunk_reductions(nested, target, walked))
+    rows = rows_of_reductions(chunks, target)
+    return [rows] if len(rows.values) == len(plain.values) else [rows, plain]
 
 
 def _in_parts(fusion: Fusion, target: Target) -> Fusion:

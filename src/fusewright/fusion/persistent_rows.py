@@ -61,6 +61,9 @@ class Row:
     is_skewed: bool = False
     inputs: int = 2
     """Inputs that differ from row to row."""
+    fast: int = 1
+    """Neighbours in memory each of which is reduced to a result of its own: the threads of a row
+    stand along these and down the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,10 @@ class Held:
         of the next one on its way."""
         return self.sums + (2 * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
 
-    def row(self, length: int, *, is_skewed: bool) -> Row:
+    def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
-        return Row(length, shortest, self.words, is_skewed, len(self.moving))
+        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast)
 
     def rows_at_once(self, length: int) -> int:
         """Rows of `length` elements that a block takes at a time where each of its threads has some
@@ -105,17 +108,17 @@ class Held:
         needed = CODE.registers + length * (self.sums + loaded / REGISTER_NBYTES)
         return int(REGISTERS_PER_SM // (needed * THREADS_OF_ROWS))
 
-    def blocks(self, length: int) -> int:
-        """Blocks of a multiprocessor that walk over rows of `length` elements in C order; 0 where
-        registers do not hold them."""
+    def blocks(self, length: int, fast: int = 1) -> int:
+        """Blocks of a multiprocessor that walk over rows of `length` elements in C order, of which
+        `fast` neighbours each have a result of their own; 0 where registers do not hold them."""
         if not self.moving:
             return 0
         lanes = lanes_of_word(min(self.moving))
-        vector = math.gcd(length, lanes)
-        is_skewed = are_short(vector, lanes)
+        vector = math.gcd(length if fast == 1 else fast, lanes)
+        is_skewed = are_short(vector, lanes) and fast == 1
         if is_skewed:
             vector, length = lanes, length_from_word(length, lanes)
-        ways = persistent_rows(self.row(length, is_skewed=is_skewed), vector)
+        ways = persistent_rows(self.row(length, is_skewed=is_skewed, fast=fast), vector)
         return ways[0].blocks if ways else 0
 
 
@@ -140,7 +143,7 @@ def persistent_rows(
     for as long as one of 20 does."""
     vectors = max(-(-row.length // vector), 1)
     found: list[tuple[tuple[bool, float, bool, int], PersistentRows]] = []
-    for trips, threads in _shapes(vectors):
+    for trips, threads in _shapes(vectors, -(-row.fast // vector)):
         side_by_side = max(1, LEAST_THREADS // threads)
         wanted = _blocks_wanted(row, side_by_side)
         needed = _registers_needed(row, vector, vectors, trips, threads)
@@ -167,25 +170,27 @@ def _blocks_wanted(row: Row, side_by_side: int) -> int:
 
 def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: int) -> float:
     """Registers of a thread, of which `threads` share `vectors` vectors of a row."""
-    needed = CODE.registers + trips * vector * row.words
+    needed = CODE.registers + trips * vector * row.words + (vector if row.fast > 1 else 0)
     needed += SKEWED_REGISTERS * (1 + trips) if row.is_skewed else 0
     needed += RAGGED_REGISTERS if threads * trips > vectors else 0
     return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)
 
 
-def _shapes(vectors: int) -> Iterator[tuple[int, int]]:
-    """Vectors of a thread and threads along a row: whole warps, a power of two below one. Threads
-    of short rows take one vector."""
-    fewest = -(-vectors // MAX_THREADS_PER_BLOCK)
+def _shapes(vectors: int, along: int) -> Iterator[tuple[int, int]]:
+    """Vectors of a thread and threads of a row, of which so many stand `along` neighbours: whole
+    warps, a power of two below one, as far as these allow. Threads of short rows take one vector.
+    """
+    down = -(-vectors // along)
+    fewest = -(-down // max(MAX_THREADS_PER_BLOCK // along, 1))
     for trips in range(fewest, fewest + CHOICES):
-        threads = -(-vectors // trips)
+        threads = -(-down // trips) * along
         if trips > 1 and threads <= LEAST_THREADS - WARP_SIZE:
             return
         if threads < WARP_SIZE:
-            threads = 1 << max(threads - 1, 0).bit_length()
+            rounded = 1 << max(threads - 1, 0).bit_length()
         else:
-            threads = -(-threads // WARP_SIZE) * WARP_SIZE
-        yield trips, threads
+            rounded = -(-threads // WARP_SIZE) * WARP_SIZE
+        yield trips, threads if rounded % along else rounded
 
 
 def _registers_of_thread(warps: int, registers: int) -> int:
