@@ -219,11 +219,15 @@ def _could_gain(form: Form, clock: _Clock) -> bool:
 
 def _is_other(merged: Form, form: Form) -> bool:
     """Whether a form with merged axes is worth scheduling: it has other kernels, or one whose loops
-    are looked at again. As many kernels hold the same operations as a rule, and their schedulers
-    join axes themselves (`schedule/heuristics/space`): of 14 draws none gained by more than a
-    hundredth."""
-    count = len(form.formation.groups)
-    return count == 1 or len(merged.formation.groups) != count
+    are looked at again. Kernels that reduce as often hold the same operations as a rule, and their
+    schedulers join axes themselves (`schedule/heuristics/space`): of 14 draws none gained by more
+    than a hundredth."""
+    return len(form.formation.groups) == 1 or _reductions(merged) != _reductions(form)
+
+
+def _reductions(form: Form) -> list[int]:
+    """How many reductions each of the kernels of a form has."""
+    return sorted(sum(isinstance(t.op, Reduce) for t in g) for g in form.formation.groups)
 
 
 def _followed(followed: Followed, merged: Fusion, best: Form) -> Iterator[Fusion]:

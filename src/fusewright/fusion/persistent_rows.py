@@ -37,6 +37,13 @@ twice as many: latency asks for bytes, wherever they come from."""
 LARGE_THREADS = 640
 """Threads of a block beyond which its meetings cost more than a second vector a thread: 512 that
 take two finish a layer norm backward of 8192 columns 3 % before 1024 that take one (one H200)."""
+ROWS_AT_A_TIME = (1, 2, 4)
+"""Rows that a thread takes at a time: one as a rule, more where exchanges, of which each row would
+have one, are what a block waits for."""
+ROWS_OF_MANY_RESULTS = (2, 1, 4)
+"""The same where threads exchange a vector of results for each row."""
+FURTHER = 2
+"""Ways of other numbers of rows that are looked at: the cost model ranks them."""
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
@@ -64,6 +71,8 @@ class Row:
     fast: int = 1
     """Neighbours in memory each of which is reduced to a result of its own: the threads of a row
     stand along these and down the others."""
+    more_words: float = 0.0
+    """Registers for each element of another row that threads take at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,8 @@ class Held:
     def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
-        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast)
+        more = 2 * sum(self.moving) / REGISTER_NBYTES
+        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast, more)
 
     def rows_at_once(self, length: int) -> int:
         """Rows of `length` elements that a block takes at a time where each of its threads has some
@@ -124,14 +134,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class PersistentRows:
-    """Elements of a vector, vectors of a thread, threads along a row, rows side by side, and the
-    blocks that a multiprocessor holds."""
+    """Elements of a vector, vectors of a thread, threads along a row, rows side by side, the
+    blocks that a multiprocessor holds, and the rows that a thread takes at a time, whose results
+    threads exchange at once."""
 
     vector: int
     trips: int
     threads: int
     side_by_side: int
     blocks: int
+    at_a_time: int = 1
 
 
 def persistent_rows(
@@ -141,12 +153,22 @@ def persistent_rows(
     way, then few lanes and schedulers idle while others work, then blocks that are not large, then
     few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four busy
     for as long as one of 20 does."""
+    first, *more = ROWS_AT_A_TIME if row.fast == 1 else ROWS_OF_MANY_RESULTS
+    ways = _ways(row, vector, registers, first)
+    return [*ways, *(way for n in more for way in _ways(row, vector, registers, n)[:FURTHER])]
+
+
+def _ways(row: Row, vector: int, registers: int, at_a_time: int) -> list[PersistentRows]:
+    """The ways in which a thread takes so many rows at a time."""
     vectors = max(-(-row.length // vector), 1)
     found: list[tuple[tuple[bool, float, bool, int], PersistentRows]] = []
     for trips, threads in _shapes(vectors, -(-row.fast // vector)):
         side_by_side = max(1, LEAST_THREADS // threads)
         wanted = _blocks_wanted(row, side_by_side)
         needed = _registers_needed(row, vector, vectors, trips, threads)
+        needed += (at_a_time - 1) * trips * vector * row.more_words
+        results = vector if row.fast > 1 else 1
+        needed += at_a_time * results if row.fast > 1 or at_a_time > 1 else 0
         warps = threads * side_by_side // WARP_SIZE
         fitting = (
             n for n in range(wanted, 0, -1) if needed <= _registers_of_thread(n * warps, registers)
@@ -155,7 +177,7 @@ def persistent_rows(
         if blocks:
             turns = -(-blocks * warps // PARTITIONS) * PARTITIONS * WARP_SIZE * trips
             idle = turns / (blocks * side_by_side * vectors)
-            way = PersistentRows(vector, trips, threads, side_by_side, blocks)
+            way = PersistentRows(vector, trips, threads, side_by_side, blocks, at_a_time)
             is_large = threads > LARGE_THREADS
             found.append(((4 * blocks < 3 * wanted, round(idle, 1), is_large, trips), way))
     return [way for _, way in sorted(found, key=lambda x: x[0])]
@@ -170,7 +192,7 @@ def _blocks_wanted(row: Row, side_by_side: int) -> int:
 
 def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: int) -> float:
     """Registers of a thread, of which `threads` share `vectors` vectors of a row."""
-    needed = CODE.registers + trips * vector * row.words + (vector if row.fast > 1 else 0)
+    needed = CODE.registers + trips * vector * row.words
     needed += SKEWED_REGISTERS * (1 + trips) if row.is_skewed else 0
     needed += RAGGED_REGISTERS if threads * trips > vectors else 0
     return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)

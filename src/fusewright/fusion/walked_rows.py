@@ -156,8 +156,11 @@ def _chunks(d: Directions) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
         inner *= d.sizes[a]
 
 
-def rows_of_least_bytes(d: Directions, sums: int, target: Target) -> Rows | None:
-    """Rows that keep fast axes, cut so that the bytes of partial results, and the share of the chip
+def rows_of_least_bytes(
+    d: Directions, sums: int, results: int, target: Target
+) -> Rows | None:
+    """Rows that keep fast axes, with so many sums of their columns and `results` of their own, cut so
+    that the bytes of partial results, and the share of the chip
     that has no block, cost the least; None where they cost as much as to read the value again."""
     inputs = set(inputs_of(d.source))
     nbytes = sum(x.dtype.nbytes for x in inputs if _numel(x) == d.total) * d.total
@@ -171,7 +174,7 @@ def rows_of_least_bytes(d: Directions, sums: int, target: Target) -> Rows | None
         rows = Rows(
             axes, tuple(sorted(d.fast)), a if is_cut else None, n if is_cut else 0, k, is_held=True
         )
-        cost = _cost(d, rows, length, inputs, sums, nbytes, target)
+        cost = _cost(d, rows, length, inputs, (sums, results), nbytes, target)
         if cost < least:
             best, least = rows, cost
     return best
@@ -182,13 +185,13 @@ def _cost(
     rows: Rows,
     length: int,
     inputs: set[Tensor],
-    sums: int,
+    kinds: tuple[int, int],
     nbytes: int,
     target: Target,
 ) -> float:
     """Bytes that memory moves in the time of a walk and of a kernel that combines what it leaves;
     infinite where no block holds the rows, or one has too few of them."""
-    fast = d.numel(d.fast)
+    fast, (sums, results) = d.numel(d.fast), kinds
     held = held_of(inputs, d.total, length * fast, sums)
     at_once = held.blocks(length * fast, rows.together * fast) * target.multiprocessors
     walked = d.numel(d.walked)
@@ -198,9 +201,9 @@ def _cost(
         return math.inf
     item = d.source.dtype.compute.nbytes
     columns = sums * parts * several * length * (1 if d.is_across(rows) else fast)
-    results = len(d.rows) * d.total // (length // rows.together) if d.leaves_rows(rows) else 0
+    left = results * d.total // (length // rows.together) if d.leaves_rows(rows) else 0
     idle = max(1.0, at_once / (several * parts))
-    return (nbytes + TRIPS * item * (columns + results)) * idle
+    return (nbytes + TRIPS * item * (columns + left)) * idle
 
 
 def _numel(t: Tensor) -> int:

@@ -39,7 +39,8 @@ from fusewright.host.products import has_products, operand_views, product_proble
 LEAST_PARTS = 64
 """Parts of the rows, a block each, from which row results and those of columns share a kernel."""
 MOST_ROWS = 2 * LEAST_ROWS_OF_BLOCK
-"""Rows of a part of which there are fewer than half of the multiprocessors would hold."""
+"""Rows, or packs of them, of a part of which there are fewer than half of the multiprocessors
+would hold."""
 
 
 def relate_reductions(g: FusionGroup) -> None:
@@ -190,7 +191,7 @@ def _partials_problem(
     at_once = held.blocks(length, _numel(tuple(c.extent for c in beside[0])))
     if not at_once:
         return "the registers of a block do not hold a row and the partial results of its columns"
-    if rows_of_part > MOST_ROWS and blocks < at_once * LEAST_PARTS:
+    if rows_of_part > MOST_ROWS * cuts[0].partition.pack and blocks < at_once * LEAST_PARTS:
         return f"{blocks} parts of {rows_of_part} rows are too few blocks where {at_once} stand side by side"
     return None
 

@@ -184,11 +184,17 @@ def _walk(
     columns = [t for t in reductions if t not in d.rows]
     is_shifted = _is_stored(d.source) and any(t in pairs for t in columns)
     sums = len(columns) + 2 * sum(is_shifted and t in pairs for t in columns)
-    rows = rows_of_least_bytes(d, sums, target) if d.fast else held_rows(d, sums, target)
+    if d.fast:
+        results = len(d.rows) + sum(t in pairs for t in d.rows)
+        rows = rows_of_least_bytes(d, sums, results, target)
+    else:
+        rows = held_rows(d, sums, target)
     if rows is None or not (d.fast or (is_shifted and rows.is_held)):
         return None if rows is None else _Walk(d, rows)
     walk = _Walk(d, rows, is_across=d.is_across(rows) and not is_shifted)
     cut = _partition(walk, columns[0], sums, target)
+    if cut is None and not d.fast:
+        cut = Partition.by_count(d.numel(d.walked), 1)
     if cut is None or (is_shifted and cut.length(0) > SHIFTED_ROWS[1]):
         return None if d.fast else walk
     return replace(walk, partition=_even(walk, cut) if is_shifted else cut)
@@ -303,8 +309,10 @@ def _of_columns(p: Pair, wide: Tensor, walk: _Walk, cut: Partition) -> tuple[Ten
     rows = first_rows(p.source, walked, cut.count, 1)
     rows = build.cast(build.reshape(NAME, rows, (Int(cut.count), *kept)), wide.dtype)
     parts = as_parts(wide, first, cut, 0.0, last=False)
-    again = (0, *(1 + a for a in _again(wide, first, rest)))
-    return combined(*shifted(parts, rows, cut), again, cut)
+    both = shifted(parts, rows, cut)
+    if cut.count == 1 and not rest:
+        return both
+    return combined(*both, (0, *(1 + a for a in _again(wide, first, rest))), cut)
 
 
 def _divided(t: Tensor, n: int) -> Tensor:

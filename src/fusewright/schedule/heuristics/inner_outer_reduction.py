@@ -133,7 +133,8 @@ class InnerOuterScheduler:
         self._is_skewed = self._columns is not columns
         lanes = self._fast or self._columns
         rows = merge_all(flow, [each, parts, *(() if self._fast is None else (columns,))])
-        self._vector = vector_of_rows(flow, partial, rows, lanes, inner=True)
+        width = vector_of_rows(flow, partial, rows, lanes, inner=True)
+        self._vector = width if self._fast is None else math.gcd(width, estimate(lanes.axis.extent))
 
     def candidates(self) -> Iterator[Listed[PersistentRows] | Listed[RowsOfThreads]]:
         """Rows of threads where rows were dealt in packs for them; the ways for the widest vectors,
@@ -161,8 +162,13 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         if isinstance(plan, RowsOfThreads):
             return self._apply_staged(plan)
-        around = _around(self.flow, self._parts, self._each, plan, is_down=self._fast is not None)
-        self._follow((*around, *_inside(self.flow, self._columns, self._fast, plan)))
+        each, several = self._each, ()
+        if plan.at_a_time > 1:
+            each, own = split(self.flow, each, plan.at_a_time)
+            several = (Loop(own.axis, Parallel.UNROLL),)
+        around = _around(self.flow, self._parts, each, plan, is_down=self._fast is not None)
+        inside = _inside(self.flow, self._columns, self._fast, plan)
+        self._follow((*around, *(x for x in inside if x.parallel.is_thread), *several, *(x for x in inside if not x.parallel.is_thread)))
         if plan.vector > 1:
             vectorize_accesses(self.flow, self._partials[0])
         inline_most(self.flow)
@@ -194,11 +200,16 @@ class InnerOuterScheduler:
 
 
 def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
-    what = (
-        f"{way.side_by_side} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+    beside, most, several = way.side_by_side, way.blocks, way.at_a_time
+    what = f"{beside * several} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+    params = Params.of(
+        "rows",
+        min_blocks=most,
+        vector=way.vector,
+        threads=way.threads,
+        rows=beside,
+        each=several if several > 1 else None,
     )
-    beside, most = way.side_by_side, way.blocks
-    params = Params.of("rows", min_blocks=most, vector=way.vector, threads=way.threads, rows=beside)
     return Candidate(what, params, way)
 
 
