@@ -230,16 +230,17 @@ def beside_rows(
     target: Target,
     *,
     fast: int = 1,
+    at_a_time: int = 1,
     may_be_whole: bool = False,
 ) -> Partition | None:
     """A part of the rows, of `length` elements of which `held` is kept, for every one of the blocks
     that a multiprocessor holds; of short rows packs, so that a block reads runs of memory. Axes
     kept beside those of a row have parts of their own; where these are half of all blocks, or of
-    the multiprocessors and rows are too few for more, one part `may_be_whole`. Of `fast` neighbours in a row each is
-    reduced to a result of its own."""
+    the multiprocessors and rows are too few for more, one part `may_be_whole`. Of `fast` neighbours
+    in a row each is reduced to a result of its own; threads take so many rows `at_a_time`."""
     several = max(1, f.kept // length)
     own = _rows_of_threads(f, held, length, target) if fast == 1 else 0
-    blocks = held.blocks_at_once(length) if own else held.blocks(length, fast)
+    blocks = held.blocks_at_once(length) if own else held.blocks(length, fast, at_a_time)
     room = several if blocks and may_be_whole else 0
     whole = Partition.by_count(f.size, 1, is_interleaved=True)
     if 2 * room >= blocks * target.multiprocessors:

@@ -38,11 +38,8 @@ LARGE_THREADS = 640
 """Threads of a block beyond which its meetings cost more than a second vector a thread: 512 that
 take two finish a layer norm backward of 8192 columns 3 % before 1024 that take one (one H200)."""
 ROWS_AT_A_TIME = (1, 2, 4)
-"""Rows that a thread takes at a time: one as a rule, more where exchanges, of which each row would
-have one, are what a block waits for."""
-ROWS_OF_MANY_RESULTS = (2, 1, 4)
-"""The same where threads exchange a vector of results for each row."""
-FURTHER = 2
+"""Rows that a thread takes at a time, whose results threads exchange at once."""
+FURTHER = 3
 """Ways of other numbers of rows that are looked at: the cost model ranks them."""
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
@@ -118,9 +115,10 @@ class Held:
         needed = CODE.registers + length * (self.sums + loaded / REGISTER_NBYTES)
         return int(REGISTERS_PER_SM // (needed * THREADS_OF_ROWS))
 
-    def blocks(self, length: int, fast: int = 1) -> int:
-        """Blocks of a multiprocessor that walk over rows of `length` elements in C order, of which
-        `fast` neighbours each have a result of their own; 0 where registers do not hold them."""
+    def blocks(self, length: int, fast: int = 1, at_a_time: int = 1) -> int:
+        """Blocks of a multiprocessor that walk over rows of `length` elements in C order, so many
+        of them `at_a_time`, in which `fast` neighbours each have a result of their own; 0 where
+        registers do not hold them."""
         if not self.moving:
             return 0
         lanes = lanes_of_word(min(self.moving))
@@ -128,7 +126,8 @@ class Held:
         is_skewed = are_short(vector, lanes) and fast == 1
         if is_skewed:
             vector, length = lanes, length_from_word(length, lanes)
-        ways = persistent_rows(self.row(length, is_skewed=is_skewed, fast=fast), vector)
+        row = self.row(length, is_skewed=is_skewed, fast=fast)
+        ways = ways_of(row, vector, REGISTERS_PER_SM, at_a_time)
         return ways[0].blocks if ways else 0
 
 
@@ -147,24 +146,29 @@ class PersistentRows:
 
 
 def persistent_rows(
-    row: Row, vector: int, registers: int = REGISTERS_PER_SM
+    row: Row, vector: int, registers: int = REGISTERS_PER_SM, *, blocks: float = math.inf
 ) -> list[PersistentRows]:
-    """The ways that fit the registers of a multiprocessor, the best one first: enough rows under
-    way, then few lanes and schedulers idle while others work, then blocks that are not large, then
-    few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four busy
-    for as long as one of 20 does."""
-    first, *more = ROWS_AT_A_TIME if row.fast == 1 else ROWS_OF_MANY_RESULTS
-    ways = _ways(row, vector, registers, first)
-    return [*ways, *(way for n in more for way in _ways(row, vector, registers, n)[:FURTHER])]
+    """The ways that fit the registers of a multiprocessor, the best ones first. Of several rows at
+    a time where so many `blocks` of a multiprocessor would have no more than half of the bytes
+    under way that it takes, or where threads exchange a vector of results for each row."""
+    by_number = {n: ways_of(row, vector, registers, n) for n in ROWS_AT_A_TIME}
+    wanted = by_number[1][0].blocks if by_number[1] else 1
+    first = max(1 if row.fast == 1 else 2, min(int(wanted // blocks), ROWS_AT_A_TIME[-1]))
+    order = sorted(by_number, key=lambda n: (not n <= first < 2 * n, n))
+    ways, *more = (by_number[n] for n in order)
+    return [*ways, *(way for some in more for way in some[:FURTHER])]
 
 
-def _ways(row: Row, vector: int, registers: int, at_a_time: int) -> list[PersistentRows]:
-    """The ways in which a thread takes so many rows at a time."""
+def ways_of(row: Row, vector: int, registers: int, at_a_time: int) -> list[PersistentRows]:
+    """The ways in which a thread takes so many rows at a time, the best one first: enough rows
+    under way, then few lanes and schedulers idle while others work, then blocks that are not large,
+    then few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four
+    busy for as long as one of 20 does."""
     vectors = max(-(-row.length // vector), 1)
     found: list[tuple[tuple[bool, float, bool, int], PersistentRows]] = []
     for trips, threads in _shapes(vectors, -(-row.fast // vector)):
         side_by_side = max(1, LEAST_THREADS // threads)
-        wanted = _blocks_wanted(row, side_by_side)
+        wanted = _blocks_wanted(row, side_by_side * at_a_time)
         needed = _registers_needed(row, vector, vectors, trips, threads)
         needed += (at_a_time - 1) * trips * vector * row.more_words
         results = vector if row.fast > 1 else 1

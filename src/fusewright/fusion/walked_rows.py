@@ -25,6 +25,7 @@ from fusewright.fusion.partitioning import (
     held_of,
     inputs_of,
 )
+from fusewright.fusion.persistent_rows import ROWS_AT_A_TIME, Held
 from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.target import Target
 
@@ -38,14 +39,15 @@ TRIPS = 2
 class Rows:
     """The axes along which row reductions run in the first step, ascending, of `cut`, if there is
     one, chunks of `length` elements; the `fast` axes behind them, which they keep. Of the last of
-    the axes `together` neighbours are kept, too, so that vectors hold whole results. `is_held`:
-    whether a block holds such rows."""
+    the axes `together` neighbours are kept, too, so that vectors hold whole results. Threads take
+    so many rows `at_a_time`. `is_held`: whether a block holds such rows."""
 
     axes: tuple[int, ...]
     fast: tuple[int, ...] = ()
     cut: int | None = None
     length: int = 0
     together: int = 1
+    at_a_time: int = 1
     is_held: bool = False
 
     @property
@@ -156,54 +158,57 @@ def _chunks(d: Directions) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
         inner *= d.sizes[a]
 
 
-def rows_of_least_bytes(
-    d: Directions, sums: int, results: int, target: Target
-) -> Rows | None:
-    """Rows that keep fast axes, with so many sums of their columns and `results` of their own, cut so
-    that the bytes of partial results, and the share of the chip
-    that has no block, cost the least; None where they cost as much as to read the value again."""
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a walk makes: sums of columns that registers hold, and results of rows."""
+
+    sums: int
+    rows: int
+
+
+def rows_of_least_bytes(d: Directions, made: Results, target: Target) -> Rows | None:
+    """Rows cut so that the bytes of partial results, and the share of the chip that has too few
+    blocks, cost the least; None where they cost as much as to read the value again."""
     inputs = set(inputs_of(d.source))
     nbytes = sum(x.dtype.nbytes for x in inputs if _numel(x) == d.total) * d.total
     lanes = lanes_of_word(min((x.dtype.nbytes for x in inputs), default=d.source.dtype.nbytes))
-    together = lanes // math.gcd(d.numel(d.fast), lanes)
+    fast = tuple(sorted(d.fast))
+    together = lanes // math.gcd(d.numel(fast), lanes) if fast else 1
     best, least = None, 2.0 * nbytes
     for axes, a, n, length in _chunks(d):
+        if length * d.numel(fast) < SHORTEST:
+            continue
         last = n if a == d.axes[-1] else d.sizes[d.axes[-1]]
         k = together if last % together == 0 else 1
-        is_cut = n < d.sizes[a]
-        rows = Rows(
-            axes, tuple(sorted(d.fast)), a if is_cut else None, n if is_cut else 0, k, is_held=True
-        )
-        cost = _cost(d, rows, length, inputs, (sums, results), nbytes, target)
-        if cost < least:
-            best, least = rows, cost
+        cut, each = (a, n) if n < d.sizes[a] else (None, 0)
+        held = held_of(inputs, d.total, length * d.numel(fast), made.sums)
+        for rows_at_a_time in ROWS_AT_A_TIME:
+            rows = Rows(axes, fast, cut, each, k, rows_at_a_time, is_held=True)
+            cost = _cost(d, rows, length, held, made, nbytes, target)
+            if cost < least:
+                best, least = rows, cost
     return best
 
 
 def _cost(
-    d: Directions,
-    rows: Rows,
-    length: int,
-    inputs: set[Tensor],
-    kinds: tuple[int, int],
-    nbytes: int,
-    target: Target,
+    d: Directions, rows: Rows, length: int, held: Held, made: Results, nbytes: int, target: Target
 ) -> float:
     """Bytes that memory moves in the time of a walk and of a kernel that combines what it leaves;
     infinite where no block holds the rows, or one has too few of them."""
-    fast, (sums, results) = d.numel(d.fast), kinds
-    held = held_of(inputs, d.total, length * fast, sums)
-    at_once = held.blocks(length * fast, rows.together * fast) * target.multiprocessors
-    walked = d.numel(d.walked)
-    several = d.total // walked // (length * fast)
-    parts = min(at_once // several, walked // LEAST_ROWS_OF_BLOCK) or 1
-    if not at_once or walked < LEAST_ROWS_OF_BLOCK:
+    fast, walked = d.numel(d.fast), d.numel(d.walked)
+    least = max(LEAST_ROWS_OF_BLOCK, 2 * rows.at_a_time)
+    at_once = held.blocks(length * fast, rows.together * fast, rows.at_a_time)
+    at_once *= target.multiprocessors
+    if not at_once or walked < least:
         return math.inf
+    several = d.total // walked // (length * fast)
+    parts = min(at_once // several, walked // least) or 1
     item = d.source.dtype.compute.nbytes
-    columns = sums * parts * several * length * (1 if d.is_across(rows) else fast)
-    left = results * d.total // (length // rows.together) if d.leaves_rows(rows) else 0
+    columns = made.sums * parts * several * length * (1 if d.is_across(rows) else fast)
+    left = made.rows * d.total // (length // rows.together) if d.leaves_rows(rows) else 0
+    is_whole = parts == 1 and (not d.fast or d.is_across(rows))
     idle = max(1.0, at_once / (several * parts))
-    return (nbytes + TRIPS * item * (columns + left)) * idle
+    return (nbytes + TRIPS * item * (left + (0 if is_whole else columns))) * idle
 
 
 def _numel(t: Tensor) -> int:

@@ -58,6 +58,7 @@ from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import as_parts, reduce_in_parts
 from fusewright.fusion.walked_rows import (
     Directions,
+    Results,
     Rows,
     directions_of,
     held_rows,
@@ -184,19 +185,26 @@ def _walk(
     columns = [t for t in reductions if t not in d.rows]
     is_shifted = _is_stored(d.source) and any(t in pairs for t in columns)
     sums = len(columns) + 2 * sum(is_shifted and t in pairs for t in columns)
-    if d.fast:
-        results = len(d.rows) + sum(t in pairs for t in d.rows)
-        rows = rows_of_least_bytes(d, sums, results, target)
-    else:
-        rows = held_rows(d, sums, target)
-    if rows is None or not (d.fast or (is_shifted and rows.is_held)):
-        return None if rows is None else _Walk(d, rows)
+    made = Results(sums, len(d.rows) + sum(t in pairs for t in d.rows))
+    cut = _cut_walk(d, made, columns[0], target, is_shifted) if d.fast or is_shifted else None
+    return cut or (None if d.fast else _Walk(d, held_rows(d, sums, target)))
+
+
+def _cut_walk(
+    d: Directions, made: Results, column: Tensor, target: Target, is_shifted: bool
+) -> _Walk | None:
+    """A walk with the walked axes in parts; for a variance of columns in one, where nothing is held
+    beside them, if few rows are walked over."""
+    rows = rows_of_least_bytes(d, made, target)
+    if rows is None and (d.fast or d.numel(d.walked) > SHIFTED_ROWS[1]):
+        return None
+    if rows is None:
+        whole = Partition.by_count(d.numel(d.walked), 1)
+        return _Walk(d, held_rows(d, made.sums, target), whole)
     walk = _Walk(d, rows, is_across=d.is_across(rows) and not is_shifted)
-    cut = _partition(walk, columns[0], sums, target)
-    if cut is None and not d.fast:
-        cut = Partition.by_count(d.numel(d.walked), 1)
+    cut = _partition(walk, column, made.sums, target)
     if cut is None or (is_shifted and cut.length(0) > SHIFTED_ROWS[1]):
-        return None if d.fast else walk
+        return None
     return replace(walk, partition=_even(walk, cut) if is_shifted else cut)
 
 
@@ -208,7 +216,9 @@ def _partition(walk: _Walk, column: Tensor, sums: int, target: Target) -> Partit
         return None
     held = held_of(inputs_of(d.source), d.total, length, sums)
     fast = length // math.prod(n for a in rows.axes for n, own in walk.pieces(a) if own)
-    return beside_rows(facts, held, length, target, fast=fast, may_be_whole=True)
+    return beside_rows(
+        facts, held, length, target, fast=fast, at_a_time=rows.at_a_time, may_be_whole=True
+    )
 
 
 def _even(walk: _Walk, cut: Partition) -> Partition:

@@ -150,8 +150,9 @@ class InnerOuterScheduler:
         length = estimate(self._columns.axis.extent) * fast
         row = self._held.row(length, is_skewed=self._is_skewed, fast=fast)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
+        blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
         for vector in widths:
-            ways = persistent_rows(row, vector, self._target.registers_per_sm)
+            ways = persistent_rows(row, vector, self._target.registers_per_sm, blocks=blocks)
             for way in ways:
                 yield _candidate(way)
             if not ways:
