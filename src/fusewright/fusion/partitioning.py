@@ -20,7 +20,7 @@ from fusewright.core.expr import ONE, constant_value
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind, whole_inputs
 from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.persistent_rows import ROWS_AT_A_TIME, Held
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
 from fusewright.target import (
     LINE_NBYTES,
@@ -235,15 +235,15 @@ def beside_rows(
 ) -> Partition | None:
     """A part of the rows, of `length` elements of which `held` is kept, for every one of the blocks
     that a multiprocessor holds; of short rows packs, so that a block reads runs of memory. Axes
-    kept beside those of a row have parts of their own; where these are half of all blocks, or of
-    the multiprocessors and rows are too few for more, one part `may_be_whole`. Of `fast` neighbours
+    kept beside those of a row have parts of their own; where these have enough rows under way, some
+    at a time, or fill half of the chip and rows are too few for more, one part `may_be_whole`. Of `fast` neighbours
     in a row each is reduced to a result of its own; threads take so many rows `at_a_time`."""
     several = max(1, f.kept // length)
     own = _rows_of_threads(f, held, length, target) if fast == 1 else 0
     blocks = held.blocks_at_once(length) if own else held.blocks(length, fast, at_a_time)
     room = several if blocks and may_be_whole else 0
     whole = Partition.by_count(f.size, 1, is_interleaved=True)
-    if 2 * room >= blocks * target.multiprocessors:
+    if room and ROWS_AT_A_TIME[-1] * room >= blocks * target.multiprocessors:
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
     most = min(blocks * target.multiprocessors // several, f.size // least)

@@ -203,7 +203,7 @@ def _cut_walk(
         return _Walk(d, held_rows(d, made.sums, target), whole)
     walk = _Walk(d, rows, is_across=d.is_across(rows) and not is_shifted)
     cut = _partition(walk, column, made.sums, target)
-    if cut is None or (is_shifted and cut.length(0) > SHIFTED_ROWS[1]):
+    if cut is None:
         return None
     return replace(walk, partition=_even(walk, cut) if is_shifted else cut)
 
@@ -222,10 +222,12 @@ def _partition(walk: _Walk, column: Tensor, sums: int, target: Target) -> Partit
 
 
 def _even(walk: _Walk, cut: Partition) -> Partition:
-    """As many parts, or a few less of one length, without packs, so that each has a first row."""
+    """As many parts, or a few less of one length, without packs, so that each has a first row, and
+    as few rows as sums around that are exact for."""
     lengths = [walk.directions.sizes[a] for a in walk.directions.walked]
-    even = number_of_rows(lengths, cut.count, 1, EVEN_SHARE)
-    count = even if 1 < even <= cut.count else cut.count
+    wanted = max(cut.count, -(-cut.size // SHIFTED_ROWS[1]))
+    even = number_of_rows(lengths, wanted, 1, EVEN_SHARE)
+    count = even if 1 < even <= wanted and cut.size <= even * SHIFTED_ROWS[1] else wanted
     return Partition.by_count(cut.size, count, is_interleaved=True)
 
 
