@@ -244,9 +244,9 @@ def test_parts_beside_rows_are_never_more_than_blocks() -> None:
 
 
 def test_one_part_has_all_rows_where_kept_axes_have_enough_rows_under_way() -> None:
-    """Four at a time for each of them."""
     held = Held((2,), (), 1)
-    several = -(-held.blocks(1024) * TARGET.multiprocessors // 4)
+    several = held.fewest_blocks(1024) * TARGET.multiprocessors // 2
+    assert held.blocks(1024) >= 3 * held.fewest_blocks(1024)
     for kept, count in ((several - 1, 4), (several, 1)):
         facts = PartitionFacts((24,), kept * 1024, 1024, 1024, 2, is_inner=False)
         found = beside_rows(facts, held, 1024, TARGET, may_be_whole=True)

@@ -87,6 +87,12 @@ class Held:
         of the next one on its way."""
         return self.sums + (2 * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
 
+    def fewest_blocks(self, length: int, fast: int = 1) -> int:
+        """Such blocks that have enough bytes under way, with as many rows at a time as it takes; 0
+        where registers do not hold one."""
+        counts = (self.blocks(length, fast, n) for n in ROWS_AT_A_TIME)
+        return min(filter(None, counts), default=0)
+
     def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))

@@ -33,7 +33,6 @@ from fusewright.fusion.ir import (
     Tensor,
 )
 from fusewright.fusion.partitioning import LEAST_ROWS_OF_BLOCK, held_of
-from fusewright.fusion.persistent_rows import ROWS_AT_A_TIME
 from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
 
@@ -189,8 +188,7 @@ def _partials_problem(
     if blocks < LEAST_PARTS:
         return f"{blocks} parts of the rows are too few blocks"
     held = held_of(g.sources, _numel(source.shape), length, len(partials))
-    fast = _numel(tuple(c.extent for c in beside[0]))
-    at_once = min(filter(None, (held.blocks(length, fast, n) for n in ROWS_AT_A_TIME)), default=0)
+    at_once = held.fewest_blocks(length, _numel(tuple(c.extent for c in beside[0])))
     if not at_once:
         return "the registers of a block do not hold a row and the partial results of its columns"
     if rows_of_part > MOST_ROWS * cuts[0].partition.pack and blocks < at_once * LEAST_PARTS:
