@@ -20,7 +20,7 @@ from fusewright.core.expr import ONE, constant_value
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind, whole_inputs
 from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, Held
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
 from fusewright.target import (
     LINE_NBYTES,
@@ -51,8 +51,6 @@ LEAST_ROWS = 512
 EVEN_SHARE = 1 / 8
 """The part of the wanted number by which parts may be more or fewer so that all are full. (1, 0.99)
 """
-LEAST_ROWS_OF_BLOCK = 4
-"""Rows that a block should walk over at least where it makes partial results beside rows. (1, 1)"""
 LEAST_PACKS = 8
 """Packs of rows that a part has at least: the last one is not full, and others wait for it."""
 LEAST_CHUNKED_TOTAL = 1 << 20
@@ -235,9 +233,10 @@ def beside_rows(
 ) -> Partition | None:
     """A part of the rows, of `length` elements of which `held` is kept, for every one of the blocks
     that a multiprocessor holds; of short rows packs, so that a block reads runs of memory. Axes
-    kept beside those of a row have parts of their own; where these are half of the fewest blocks that
-    fill the chip, or of the multiprocessors and rows are too few for more, one part `may_be_whole`. Of `fast` neighbours
-    in a row each is reduced to a result of its own; threads take so many rows `at_a_time`."""
+    kept beside those of a row have parts of their own; where these are half of the fewest blocks
+    that have enough bytes under way, or of the multiprocessors and rows are too few for more, one
+    part `may_be_whole`. Of `fast` neighbours in a row each is reduced to a result of its own;
+    threads take so many rows `at_a_time`."""
     several = max(1, f.kept // length)
     own = _rows_of_threads(f, held, length, target) if fast == 1 else 0
     blocks = held.blocks_at_once(length) if own else held.blocks(length, fast, at_a_time)

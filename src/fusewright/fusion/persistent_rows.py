@@ -37,6 +37,9 @@ twice as many: latency asks for bytes, wherever they come from."""
 LARGE_THREADS = 640
 """Threads of a block beyond which its meetings cost more than a second vector a thread: 512 that
 take two finish a layer norm backward of 8192 columns 3 % before 1024 that take one (one H200)."""
+LEAST_ROWS_OF_BLOCK = 4
+"""Rows that a block should walk over at least where it makes partial results beside rows, and steps
+of several rows. (1, 1: as in `partitioning`)"""
 ROWS_AT_A_TIME = (1, 2, 4)
 """Rows that a thread takes at a time, whose results threads exchange at once."""
 FURTHER = 3
@@ -152,14 +155,21 @@ class PersistentRows:
 
 
 def persistent_rows(
-    row: Row, vector: int, registers: int = REGISTERS_PER_SM, *, blocks: float = math.inf
+    row: Row,
+    vector: int,
+    registers: int = REGISTERS_PER_SM,
+    *,
+    blocks: float = math.inf,
+    each: float = math.inf,
 ) -> list[PersistentRows]:
     """The ways that fit the registers of a multiprocessor, the best ones first. Of several rows at
     a time where so many `blocks` of a multiprocessor would have no more than half of the bytes
-    under way that it takes, or where threads exchange a vector of results for each row."""
-    by_number = {n: ways_of(row, vector, registers, n) for n in ROWS_AT_A_TIME}
+    under way that it takes, or where threads exchange a vector of results for each row; but never
+    where a block then takes its `each` rows in fewer steps than are worth a walk."""
+    numbers = [n for n in ROWS_AT_A_TIME if n == 1 or n * LEAST_ROWS_OF_BLOCK <= each]
+    by_number = {n: ways_of(row, vector, registers, n) for n in numbers}
     wanted = by_number[1][0].blocks if by_number[1] else 1
-    first = max(1 if row.fast == 1 else 2, min(int(wanted // blocks), ROWS_AT_A_TIME[-1]))
+    first = max(1 if row.fast == 1 else 2, min(int(wanted // blocks), numbers[-1]))
     order = sorted(by_number, key=lambda n: (not n <= first < 2 * n, n))
     ways, *more = (by_number[n] for n in order)
     return [*ways, *(way for some in more for way in some[:FURTHER])]

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from fusewright.fusion.inputs_behind import in_memory_order
 from fusewright.fusion.ir import Reduce, Tensor, constant_shape
 from fusewright.fusion.partitioning import (
-    LEAST_ROWS_OF_BLOCK,
     LEAST_TOTAL,
     divisors,
     held_of,
     inputs_of,
 )
-from fusewright.fusion.persistent_rows import ROWS_AT_A_TIME, Held
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, ROWS_AT_A_TIME, Held
 from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.target import Target
 
@@ -196,7 +195,7 @@ def _cost(
     """Bytes that memory moves in the time of a walk and of a kernel that combines what it leaves;
     infinite where no block holds the rows, or one has too few of them."""
     fast, walked = d.numel(d.fast), d.numel(d.walked)
-    least = max(LEAST_ROWS_OF_BLOCK, 2 * rows.at_a_time)
+    least = LEAST_ROWS_OF_BLOCK * rows.at_a_time
     at_once = held.blocks(length * fast, rows.together * fast, rows.at_a_time)
     at_once *= target.multiprocessors
     if not at_once or walked < least:

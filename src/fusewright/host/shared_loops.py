@@ -32,7 +32,8 @@ from fusewright.fusion.ir import (
     TakeAlong,
     Tensor,
 )
-from fusewright.fusion.partitioning import LEAST_ROWS_OF_BLOCK, held_of
+from fusewright.fusion.partitioning import held_of
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK
 from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
 
@@ -192,7 +193,7 @@ def _partials_problem(
     if not at_once:
         return "the registers of a block do not hold a row and the partial results of its columns"
     if rows_of_part > MOST_ROWS * cuts[0].partition.pack and blocks < at_once * LEAST_PARTS:
-        return f"{blocks} parts of {rows_of_part} rows are too few blocks where {at_once} stand side by side"
+        return f"{blocks} parts of {rows_of_part} rows are too few blocks of {at_once} side by side"
     return None
 
 
@@ -205,8 +206,7 @@ def _runs_over_parts(g: FusionGroup, partial: Tensor) -> bool:
 
 
 def _fast_kept(g: FusionGroup, row: Tensor) -> Axes:
-    """The axes that a reduction of rows keeps and that are faster in memory than what it reduces.
-    """
+    """The axes that a reduction of rows keeps, faster in memory than those that it reduces."""
     kept = fast_kept(row, lambda v: v.op.operands if v in g.members else ())
     return tuple(_domain(g, row)[a] for a in kept)
 

@@ -213,7 +213,7 @@ PIPELINE: tuple[Pass, ...] = (
         "keep_words",
         _for_any_target(keep_words),
         "packed",
-        "which registers loads fill, from which words, and who reads them stays as it is from here on",
+        "which registers loads fill, from which words, and who reads them stays as it is",
     ),
     Pass(
         "name_symbols",

@@ -82,9 +82,7 @@ class Pair:
         )
 
 
-def chunk_reductions(
-    fusion: Fusion, target: Target, leaves: Collection[Tensor] = ()
-) -> Fusion:
+def chunk_reductions(fusion: Fusion, target: Target, leaves: Collection[Tensor] = ()) -> Fusion:
     """Rewrites every such pair whose rows are too long to stay in one block; but where a result of
     the rows' size needs them again, a cluster of blocks holds them, on targets that have those, or
     the shared memory of a block a few columns. Pairs whose first reduction is among those that it

@@ -96,9 +96,7 @@ class _Walk:
         """Which axes the pieces of some axes are; of those only that a row reduces, or only the
         others."""
         every = [(a, own) for a in range(len(self.directions.sizes)) for _, own in self.pieces(a)]
-        return tuple(
-            k for k, (a, own) in enumerate(every) if a in axes and of_row in (None, own)
-        )
+        return tuple(k for k, (a, own) in enumerate(every) if a in axes and of_row in (None, own))
 
     def cut(self, source: Tensor, dtype: DType) -> Tensor:
         """The value with its axes in pieces."""
@@ -273,7 +271,9 @@ def _in_parts(
     if first == walked:
         return reduce_in_parts(fn, parts)
     ahead = len(cut.shape)
-    across = tuple(ahead + a for a in _again(wide, walked, tuple(a for a in first if a not in walked)))
+    across = tuple(
+        ahead + a for a in _again(wide, walked, tuple(a for a in first if a not in walked))
+    )
     return build.reduce(fn, build.reduce(fn, parts, (*cut.place_axes, *across)), (0,))
 
 
@@ -295,9 +295,7 @@ def _variance(p: Pair, source: Tensor, walk: _Walk) -> tuple[Tensor, Tensor]:
     return total, around
 
 
-def _of_rows(
-    wide: Tensor, first: tuple[int, ...], rest: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
+def _of_rows(wide: Tensor, first: tuple[int, ...], rest: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The same of rows in steps."""
     elements = math.prod(estimate(wide.shape[a]) for a in first)
     again = _again(wide, first, rest)

@@ -151,8 +151,10 @@ class InnerOuterScheduler:
         row = self._held.row(length, is_skewed=self._is_skewed, fast=fast)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
+        each = estimate(self._each.axis.extent)
         for vector in widths:
-            ways = persistent_rows(row, vector, self._target.registers_per_sm, blocks=blocks)
+            registers = self._target.registers_per_sm
+            ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
             for way in ways:
                 yield _candidate(way)
             if not ways:
@@ -169,7 +171,14 @@ class InnerOuterScheduler:
             several = (Loop(own.axis, Parallel.UNROLL),)
         around = _around(self.flow, self._parts, each, plan, is_down=self._fast is not None)
         inside = _inside(self.flow, self._columns, self._fast, plan)
-        self._follow((*around, *(x for x in inside if x.parallel.is_thread), *several, *(x for x in inside if not x.parallel.is_thread)))
+        self._follow(
+            (
+                *around,
+                *(x for x in inside if x.parallel.is_thread),
+                *several,
+                *(x for x in inside if not x.parallel.is_thread),
+            )
+        )
         if plan.vector > 1:
             vectorize_accesses(self.flow, self._partials[0])
         inline_most(self.flow)
@@ -202,7 +211,9 @@ class InnerOuterScheduler:
 
 def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     beside, most, several = way.side_by_side, way.blocks, way.at_a_time
-    what = f"{beside * several} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+    what = (
+        f"{beside * several} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+    )
     params = Params.of(
         "rows",
         min_blocks=most,
