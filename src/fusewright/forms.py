@@ -55,7 +55,7 @@ from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.row_partials import row_partials
-from fusewright.fusion.passes.rows_of_reductions import SHORTEST, rows_of_reductions
+from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions, walked_variances
 from fusewright.fusion.passes.select_joins import select_joins
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
 from fusewright.fusion.passes.split_maps import split_maps, split_results
@@ -66,6 +66,7 @@ from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.fusion.spec import check_body
+from fusewright.fusion.walked_rows import SHORTEST
 from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
@@ -238,11 +239,15 @@ def _could_gain(form: Form, clock: _Clock) -> bool:
 
 def _is_other(merged: Form, form: Form) -> bool:
     """Whether a form with merged axes is worth scheduling: it has other kernels, or one whose loops
-    are looked at again. As many kernels hold the same operations as a rule, and their schedulers
-    join axes themselves (`schedule/heuristics/space`): of 14 draws none gained by more than a
-    hundredth."""
-    count = len(form.formation.groups)
-    return count == 1 or len(merged.formation.groups) != count
+    are looked at again. Kernels that reduce as often hold the same operations as a rule, and their
+    schedulers join axes themselves (`schedule/heuristics/space`): of 14 draws none gained by more
+    than a hundredth."""
+    return len(form.formation.groups) == 1 or _reductions(merged) != _reductions(form)
+
+
+def _reductions(form: Form) -> list[int]:
+    """How many reductions each of the kernels of a form has."""
+    return sorted(sum(isinstance(t.op, Reduce) for t in g) for g in form.formation.groups)
 
 
 def _followed(followed: Followed, merged: Fusion, best: Form) -> Iterator[Fusion]:
@@ -295,7 +300,7 @@ def _moves_folded(
 
 def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, wide joins and long reductions in parts."""
-    rows = rows_of_reductions(_narrow(moves, hoisted, target), target)
+    rows, *_ = _by_rows(_joined(moves, hoisted, target), target)
     return _in_parts(row_partials(rows, target), target)
 
 
@@ -316,12 +321,7 @@ def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cu
     are; and where reductions are cut whose operands clusters might hold, also with these whole.
     """
     joined = _joined(moves, hoisted, target)
-    narrow = nest_reductions(chunk_reductions(joined, target))
-    rows = rows_of_reductions(narrow, target)
-    plain = rows_of_reductions(narrow, target, has_variances=False)
-    found = _walks(rows, target)
-    if len(rows.values) != len(plain.values):
-        found += _walks(plain, target)
+    found = [cut for rows in _by_rows(joined, target) for cut in _walks(rows, target)]
     return [*found, *_whole(joined, found[0].fusion, target)]
 
 
@@ -351,10 +351,18 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]
 
 
-def _narrow(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
-    """The fusion with the chosen moves hoisted, no wide joins, and reductions in the steps that
-    they share."""
-    return nest_reductions(chunk_reductions(_joined(moves, hoisted, target), target))
+def _by_rows(joined: Fusion, target: Target) -> list[Fusion]:
+    """A fusion with reductions in the steps that they share: by rows in whatever directions they
+    go, then by rows along the fast axes alone, with variances in chunks, where that is another
+    fusion."""
+    chunks = nest_reductions(chunk_reductions(joined, target))
+    plain = rows_of_reductions(chunks, target, of_all=False)
+    nested = nest_reductions(joined)
+    walked = walked_variances(nested, target)
+    if walked:
+        chunks = nest_reductions(chunk_reductions(nested, target, walked))
+    rows = rows_of_reductions(chunks, target)
+    return [rows] if len(rows.values) == len(plain.values) else [rows, plain]
 
 
 def _joined(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.fusion.passes import row_partials, rows_of_reductions, split_reductions
+from fusewright.fusion import walked_rows
+from fusewright.fusion.passes import row_partials, split_reductions
 from fusewright.fusion.persistent_rows import Held
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | None, str]] = {
@@ -86,6 +87,36 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | No
         None,
         "bfloat16",
     ),
+    "a short fast axis that all reduce": (
+        lambda x: (fw.sum(x, axis=(1, 2)), fw.max(x, axis=(0, 2))),
+        (600, 700, 9),
+        None,
+        "float32",
+    ),
+    "a short fast axis that rows keep": (
+        lambda x: (fw.sum(x, axis=1), fw.max(x, axis=(0, 2))),
+        (1501, 640, 8),
+        None,
+        "float32",
+    ),
+    "a short fast axis of odd length": (
+        lambda x: (fw.sum(x, axis=1), fw.sum(x, axis=(0, 2))),
+        (1200, 768, 7),
+        None,
+        "float32",
+    ),
+    "a fast axis that all keep": (
+        lambda x: (fw.max(x, axis=1), fw.sum(x, axis=0)),
+        (1103, 61, 24),
+        None,
+        "float16",
+    ),
+    "short axes in turn": (
+        lambda x: (fw.sum(x, axis=(0, 2)), fw.max(x, axis=(1, 3))),
+        (3, 640, 231, 6),
+        None,
+        "float32",
+    ),
     "three directions": (
         lambda x: (fw.sum(x, axis=0), fw.max(x, axis=(1, 2)), fw.sum(x)),
         (1046, 20, 128),
@@ -114,32 +145,15 @@ def test_they_read_the_value_once(name: str) -> None:
     assert all(k.resources().spill_stores == 0 for k in program.kernels)
 
 
-def test_what_all_reduce_or_keep_stays() -> None:
-    def fn(x: Any) -> Any:
-        return fw.sum(x, axis=(1, 2)), fw.max(x, axis=(0, 2))
-
-    program = fw.compile(fw.trace(fn, fw.TensorSpec((600, 700, 9), "float32")))
-    readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
-    assert len(readers) == 2
-
-
-def test_columns_that_shared_memory_holds_are_read_again_where_a_walk_takes_longer() -> None:
-    """Rows of 165 elements that begin anywhere are too short for a walk."""
-
-    def fn(x: Any) -> Any:
-        return fw.mean(x, axis=(0, 3)), fw.var(x, axis=(1, 2))
-
-    program = fw.compile(fw.trace(fn, fw.TensorSpec((691, 8, 119, 165), "float32")))
-    assert program.host.stats["launches"] == 3
-    assert program.host.stats["bytes_moved"] < 2.1 * 4 * 691 * 8 * 119 * 165
-
-
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
         ((691, 8, 119, 165), ((1, 2, 3), (0,))),  # columns of 691 around the first
         ((2000, 8192), ((0,), (1,))),
         ((2000, 26992, 1), ((0, 2), (1,))),  # rows in chunks
+        ((691, 8, 119, 165), ((0, 3), (1, 2))),  # of which rows of 165 begin anywhere
+        ((555, 1932, 7), ((1,), (0, 2))),  # columns of which rows keep 7
+        ((3129, 660, 4), ((0, 2), (1,))),  # rows that keep 4
     ],
 )
 def test_variances_are_computed_in_the_walk(
@@ -155,14 +169,14 @@ def test_variances_are_computed_in_the_walk(
     assert all(k.resources().spill_stores == 0 for k in program.kernels)
 
 
-def test_columns_of_more_rows_than_sums_around_the_first_are_exact_for_are_read_again() -> None:
+def test_variances_of_columns_of_any_length_are_computed_in_the_walk() -> None:
     def fn(x: Any) -> Any:
         return fw.max(x, axis=1), fw.var(x, axis=0)
 
-    for rows, read in ((1024, 1), (1025, 2)):
+    for rows in (1024, 1025, 12400):
         program = fw.compile(fw.trace(fn, fw.TensorSpec((rows, 40960), "float32")))
         readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
-        assert len(readers) == read
+        assert len(readers) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -172,11 +186,11 @@ def test_variances_in_the_walk_are_exact(
     monkeypatch: pytest.MonkeyPatch, fn: Any, axes: tuple[tuple[int, ...], ...], dtype: str
 ) -> None:
     """Rows are cut as if a block held 96 elements; the mean is 30 times the deviation."""
-    for module in (row_partials, rows_of_reductions, split_reductions):
+    for module in (row_partials, walked_rows, split_reductions):
         monkeypatch.setattr(module, "LEAST_TOTAL", 1 << 12)
     blocks = Held.blocks
-    monkeypatch.setattr(Held, "blocks", lambda h, n: blocks(h, n) if n <= 96 else 0)
-    shape = (77, 384) if max(map(max, axes)) == 1 else (77, 384, 1)
+    monkeypatch.setattr(Held, "blocks", lambda h, n, *a: blocks(h, n, *a) if n <= 96 else 0)
+    shape = (1408, 384) if max(map(max, axes)) == 1 else (1408, 384, 1)
     fusion = fw.trace(
         lambda x: (fn(x, axis=axes[0]), fw.var(x, axis=axes[1])), fw.TensorSpec(shape, dtype)
     )

@@ -96,6 +96,16 @@ def reduces_fast_axis(t: V, operands: Callable[[V], Sequence[V]]) -> bool:
     return holds_fast_axis(operands(t)[0], t.op.axes, operands)
 
 
+def fast_kept(t: V, operands: Callable[[V], Sequence[V]]) -> list[int]:
+    """The axes of its operand that a reduction keeps, and that are faster in memory than all that
+    it reduces, the slowest first."""
+    assert isinstance(t.op, Reduce)
+    source = operands(t)[0]
+    order = in_memory_order(source, [a for a, e in enumerate(source.shape) if e != ONE], operands)
+    last = max((k for k, a in enumerate(order) if a in t.op.axes), default=-1)
+    return order[last + 1 :]
+
+
 def in_memory_order(t: V, axes: Sequence[int], operands: Callable[[V], Sequence[V]]) -> list[int]:
     """Axes of a value, those first along which neighbours lie far apart in the memory of the
     largest input behind it; as they are given where that input has not all of them."""

@@ -20,7 +20,7 @@ from fusewright.core.expr import ONE, constant_value
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind, whole_inputs
 from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, Held
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
 from fusewright.target import (
     LINE_NBYTES,
@@ -55,8 +55,6 @@ IDLE_SHARE = 1 / 16
 """Of the multiprocessors' time, what may be idle so that all parts are full: about what the guard
 of a short last part takes, 2 to 4 % of the instructions of a loop (three losses of 46, 47 and 33
 instructions an element, counted in machine code on 2026-11-27)."""
-LEAST_ROWS_OF_BLOCK = 4
-"""Rows that a block should walk over at least where it makes partial results beside rows. (1, 1)"""
 LEAST_PACKS = 8
 """Packs of rows that a part has at least: the last one is not full, and others wait for it."""
 LEAST_CHUNKED_TOTAL = 1 << 20
@@ -252,23 +250,32 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
 
 
 def beside_rows(
-    f: PartitionFacts, held: Held, length: int, target: Target, *, may_be_whole: bool = False
+    f: PartitionFacts,
+    held: Held,
+    length: int,
+    target: Target,
+    *,
+    fast: int = 1,
+    at_a_time: int = 1,
+    may_be_whole: bool = False,
 ) -> Partition | None:
     """A part of the rows, of `length` elements of which `held` is kept, for every one of the blocks
     that a multiprocessor holds; of short rows packs, so that a block reads runs of memory. Axes
-    kept beside those of a row have parts of their own; where these fill the chip, or half of it
-    and rows are too few for more, one part `may_be_whole`."""
+    kept beside those of a row have parts of their own; where these are half of the fewest blocks
+    that have enough bytes under way, or of the multiprocessors and rows are too few for more, one
+    part `may_be_whole`. Of `fast` neighbours in a row each is reduced to a result of its own;
+    threads take so many rows `at_a_time`."""
     several = max(1, f.kept // length)
-    own = _rows_of_threads(f, held, length, target)
-    blocks = held.blocks_at_once(length) if own else held.blocks(length)
+    own = _rows_of_threads(f, held, length, target) if fast == 1 else 0
+    blocks = held.blocks_at_once(length) if own else held.blocks(length, fast, at_a_time)
     room = several if blocks and may_be_whole else 0
     whole = Partition.by_count(f.size, 1, is_interleaved=True)
-    if room >= target.multiprocessors:
+    if room and 2 * room >= held.fewest_blocks(length, fast) * target.multiprocessors:
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
     most = min(blocks * target.multiprocessors // several, f.size // least)
     # What is computed of rows is stored with nothing between them.
-    period = 1 if own else max(f.period, period_of_rows(length, f.nbytes))
+    period = 1 if own or fast > 1 else max(f.period, period_of_rows(length, f.nbytes))
     count = number_of_rows(f.lengths, most, period, 0.0)
     if not 1 < count <= most:
         return whole if 2 * room >= target.multiprocessors else None

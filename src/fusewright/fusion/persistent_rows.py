@@ -37,6 +37,13 @@ twice as many: latency asks for bytes, wherever they come from."""
 LARGE_THREADS = 640
 """Threads of a block beyond which its meetings cost more than a second vector a thread: 512 that
 take two finish a layer norm backward of 8192 columns 3 % before 1024 that take one (one H200)."""
+LEAST_ROWS_OF_BLOCK = 4
+"""Rows that a block should walk over at least where it makes partial results beside rows, and steps
+of several rows. (1, 1: as in `partitioning`)"""
+ROWS_AT_A_TIME = (1, 2, 4)
+"""Rows that a thread takes at a time, whose results threads exchange at once."""
+FURTHER = 3
+"""Ways of other numbers of rows that are looked at: the cost model ranks them."""
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
@@ -61,6 +68,11 @@ class Row:
     is_skewed: bool = False
     inputs: int = 2
     """Inputs that differ from row to row."""
+    fast: int = 1
+    """Neighbours in memory each of which is reduced to a result of its own: the threads of a row
+    stand along these and down the others."""
+    more_words: float = 0.0
+    """Registers for each element of another row that threads take at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +90,17 @@ class Held:
         of the next one on its way."""
         return self.sums + (2 * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
 
-    def row(self, length: int, *, is_skewed: bool) -> Row:
+    def fewest_blocks(self, length: int, fast: int = 1) -> int:
+        """Such blocks that have enough bytes under way, with as many rows at a time as it takes; 0
+        where registers do not hold one."""
+        counts = (self.blocks(length, fast, n) for n in ROWS_AT_A_TIME)
+        return min(filter(None, counts), default=0)
+
+    def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
-        return Row(length, shortest, self.words, is_skewed, len(self.moving))
+        more = 2 * sum(self.moving) / REGISTER_NBYTES
+        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast, more)
 
     def rows_at_once(self, length: int) -> int:
         """Rows of `length` elements that a block takes at a time where each of its threads has some
@@ -105,45 +124,71 @@ class Held:
         needed = CODE.registers + length * (self.sums + loaded / REGISTER_NBYTES)
         return int(REGISTERS_PER_SM // (needed * THREADS_OF_ROWS))
 
-    def blocks(self, length: int) -> int:
-        """Blocks of a multiprocessor that walk over rows of `length` elements in C order; 0 where
+    def blocks(self, length: int, fast: int = 1, at_a_time: int = 1) -> int:
+        """Blocks of a multiprocessor that walk over rows of `length` elements in C order, so many
+        of them `at_a_time`, in which `fast` neighbours each have a result of their own; 0 where
         registers do not hold them."""
         if not self.moving:
             return 0
         lanes = lanes_of_word(min(self.moving))
-        vector = math.gcd(length, lanes)
-        is_skewed = are_short(vector, lanes)
+        vector = math.gcd(length if fast == 1 else fast, lanes)
+        is_skewed = are_short(vector, lanes) and fast == 1
         if is_skewed:
             vector, length = lanes, length_from_word(length, lanes)
-        ways = persistent_rows(self.row(length, is_skewed=is_skewed), vector)
+        row = self.row(length, is_skewed=is_skewed, fast=fast)
+        ways = ways_of(row, vector, REGISTERS_PER_SM, at_a_time)
         return ways[0].blocks if ways else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PersistentRows:
-    """Elements of a vector, vectors of a thread, threads along a row, rows side by side, and the
-    blocks that a multiprocessor holds."""
+    """Elements of a vector, vectors of a thread, threads along a row, rows side by side, the
+    blocks that a multiprocessor holds, and the rows that a thread takes at a time, whose results
+    threads exchange at once."""
 
     vector: int
     trips: int
     threads: int
     side_by_side: int
     blocks: int
+    at_a_time: int = 1
 
 
 def persistent_rows(
-    row: Row, vector: int, registers: int = REGISTERS_PER_SM
+    row: Row,
+    vector: int,
+    registers: int = REGISTERS_PER_SM,
+    *,
+    blocks: float = math.inf,
+    each: float = math.inf,
 ) -> list[PersistentRows]:
-    """The ways that fit the registers of a multiprocessor, the best one first: enough rows under
-    way, then few lanes and schedulers idle while others work, then blocks that are not large, then
-    few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four busy
-    for as long as one of 20 does."""
+    """The ways that fit the registers of a multiprocessor, the best ones first. Of several rows at
+    a time where so many `blocks` of a multiprocessor would have no more than half of the bytes
+    under way that it takes, or where threads exchange a vector of results for each row; but never
+    where a block then takes its `each` rows in fewer steps than are worth a walk."""
+    numbers = [n for n in ROWS_AT_A_TIME if n == 1 or n * LEAST_ROWS_OF_BLOCK <= each]
+    by_number = {n: ways_of(row, vector, registers, n) for n in numbers}
+    wanted = by_number[1][0].blocks if by_number[1] else 1
+    first = max(1 if row.fast == 1 else 2, min(int(wanted // blocks), numbers[-1]))
+    order = sorted(by_number, key=lambda n: (not n <= first < 2 * n, n))
+    ways, *more = (by_number[n] for n in order)
+    return [*ways, *(way for some in more for way in some[:FURTHER])]
+
+
+def ways_of(row: Row, vector: int, registers: int, at_a_time: int) -> list[PersistentRows]:
+    """The ways in which a thread takes so many rows at a time, the best one first: enough rows
+    under way, then few lanes and schedulers idle while others work, then blocks that are not large,
+    then few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four
+    busy for as long as one of 20 does."""
     vectors = max(-(-row.length // vector), 1)
     found: list[tuple[tuple[bool, float, bool, int], PersistentRows]] = []
-    for trips, threads in _shapes(vectors):
+    for trips, threads in _shapes(vectors, -(-row.fast // vector)):
         side_by_side = max(1, LEAST_THREADS // threads)
-        wanted = _blocks_wanted(row, side_by_side)
+        wanted = _blocks_wanted(row, side_by_side * at_a_time)
         needed = _registers_needed(row, vector, vectors, trips, threads)
+        needed += (at_a_time - 1) * trips * vector * row.more_words
+        results = vector if row.fast > 1 else 1
+        needed += at_a_time * results if row.fast > 1 or at_a_time > 1 else 0
         warps = threads * side_by_side // WARP_SIZE
         fitting = (
             n for n in range(wanted, 0, -1) if needed <= _registers_of_thread(n * warps, registers)
@@ -152,7 +197,7 @@ def persistent_rows(
         if blocks:
             turns = -(-blocks * warps // PARTITIONS) * PARTITIONS * WARP_SIZE * trips
             idle = turns / (blocks * side_by_side * vectors)
-            way = PersistentRows(vector, trips, threads, side_by_side, blocks)
+            way = PersistentRows(vector, trips, threads, side_by_side, blocks, at_a_time)
             is_large = threads > LARGE_THREADS
             found.append(((4 * blocks < 3 * wanted, round(idle, 1), is_large, trips), way))
     return [way for _, way in sorted(found, key=lambda x: x[0])]
@@ -173,19 +218,21 @@ def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: 
     return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)
 
 
-def _shapes(vectors: int) -> Iterator[tuple[int, int]]:
-    """Vectors of a thread and threads along a row: whole warps, a power of two below one. Threads
-    of short rows take one vector."""
-    fewest = -(-vectors // MAX_THREADS_PER_BLOCK)
+def _shapes(vectors: int, along: int) -> Iterator[tuple[int, int]]:
+    """Vectors of a thread and threads of a row, of which so many stand `along` neighbours: whole
+    warps, a power of two below one, as far as these allow. Threads of short rows take one vector.
+    """
+    down = -(-vectors // along)
+    fewest = -(-down // max(MAX_THREADS_PER_BLOCK // along, 1))
     for trips in range(fewest, fewest + CHOICES):
-        threads = -(-vectors // trips)
+        threads = -(-down // trips) * along
         if trips > 1 and threads <= LEAST_THREADS - WARP_SIZE:
             return
         if threads < WARP_SIZE:
-            threads = 1 << max(threads - 1, 0).bit_length()
+            rounded = 1 << max(threads - 1, 0).bit_length()
         else:
-            threads = -(-threads // WARP_SIZE) * WARP_SIZE
-        yield trips, threads
+            rounded = -(-threads // WARP_SIZE) * WARP_SIZE
+        yield trips, threads if rounded % along else rounded
 
 
 def _registers_of_thread(warps: int, registers: int) -> int:

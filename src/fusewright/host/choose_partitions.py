@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from fusewright.core.expr import constant_value
 from fusewright.fusion import build
-from fusewright.fusion.inputs_behind import reduces_fast_axis
+from fusewright.fusion.inputs_behind import fast_kept
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Tensor
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import PartitionFacts, beside_rows, held_of, to_fill
@@ -65,11 +65,11 @@ def _partitions(
     for none at all."""
     read = {o for t in group for o in t.op.operands if not is_rematerialisable(o)}
     inputs = read.difference(group)
-    lengths = [
-        math.prod(constant_value(t.op.operands[0].shape[a]) or 0 for a in t.op.axes)
-        for t in group
-        if isinstance(t.op, Reduce) and reduces_fast_axis(t, lambda v: v.op.operands)
-    ]
+    reductions = [t for t in group if isinstance(t.op, Reduce)]
+    cut = [t for t in reductions if _reads_parts(t, group)]
+    if any(t not in partials for t in cut):
+        return {}  # of other uses of the parts, which stay as they are
+    rows = [_row_sizes(t) for t in reductions if t not in cut]
     out: dict[Tensor, Partition | None] = {}
     for t in partials:
         cut = t.op.operands[0].op
@@ -77,14 +77,35 @@ def _partitions(
         facts = PartitionFacts.of(cut.operands[0], cut.axes)
         if facts is None:
             continue
-        if lengths and not facts.is_inner:
-            row = lengths[0]
+        if rows and not facts.is_inner:
+            row, fast = rows[0]
             held = held_of(inputs, facts.total, row, len(partials))
-            found = beside_rows(facts, held, row, target)
+            found = beside_rows(facts, held, row, target, fast=fast)
         else:
             found = to_fill(facts, target)
         out |= {} if found == cut.partition else {t: found}
     return out
+
+
+def _row_sizes(row: Tensor) -> tuple[int, int]:
+    """The elements of the row that a reduction reduces, and of how many results in it."""
+    assert isinstance(row.op, Reduce)
+    sizes = [constant_value(e) or 0 for e in row.op.operands[0].shape]
+    fast = math.prod(sizes[a] for a in fast_kept(row, lambda v: v.op.operands))
+    return math.prod(sizes[a] for a in row.op.axes) * fast, fast
+
+
+def _reads_parts(t: Tensor, group: tuple[Tensor, ...]) -> bool:
+    """Whether a value is computed from parts in its kernel, not from their results."""
+    stack, seen = list(t.op.operands), {t}
+    while stack:
+        o = stack.pop()
+        if isinstance(o.op, Parts):
+            return True
+        if o in group and o not in seen and not isinstance(o.op, Reduce):
+            seen.add(o)
+            stack.extend(o.op.operands)
+    return False
 
 
 def _cut_again(t: Tensor, parts: Tensor, partition: Partition | None) -> Tensor:

@@ -15,7 +15,7 @@ from fusewright.axes.classes import AxisGraph
 from fusewright.axes.cover import coincide, covers, overlap
 from fusewright.axes.frames import Frame
 from fusewright.core.expr import constant_value
-from fusewright.fusion.inputs_behind import reduces_fast_axis
+from fusewright.fusion.inputs_behind import fast_kept
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
@@ -33,11 +33,15 @@ from fusewright.fusion.ir import (
     Tensor,
 )
 from fusewright.fusion.partitioning import held_of
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK
 from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
 
 LEAST_PARTS = 64
 """Parts of the rows, a block each, from which row results and those of columns share a kernel."""
+MOST_ROWS = 2 * LEAST_ROWS_OF_BLOCK
+"""Rows, or packs of them, of a part of which there are fewer than half of the multiprocessors
+would hold."""
 
 
 def relate_reductions(g: FusionGroup) -> None:
@@ -138,7 +142,7 @@ def _cuts(g: FusionGroup) -> list[Tensor]:
 
 
 def _partials(g: FusionGroup) -> list[Tensor]:
-    """The reductions over some of the axes that rows became in parts."""
+    """The reductions over some of the axes that rows became in parts, and maybe others."""
     normal = g.graph.normal
     cuts = [
         {normal(c) for c in g.axes[t][: len(t.op.partition.shape)]}
@@ -148,7 +152,7 @@ def _partials(g: FusionGroup) -> list[Tensor]:
     found: list[Tensor] = []
     for r in g.reductions if cuts else ():
         reduced = {normal(c) for c in _reduced(g, r) if not c.is_unit}
-        if reduced and any(reduced < own for own in cuts):
+        if any(reduced & own and not own <= reduced for own in cuts):
             found.append(r)
     return found
 
@@ -165,25 +169,46 @@ def _partials_problem(
     whole = [axes[a] for axes, p in read for a in p.axes]
     if any(depends(c, whole) for r in rows for c in _reduced(g, r)):
         return "one of the kernel's reductions would run over what another one has in parts"
-    if not all(isinstance(p.op.operands[0].op, Parts) for p in partials):
+    if not all(_runs_over_parts(g, p) for p in partials):
         return "one of the kernel's reductions takes parts of the rows in another order"
-    if not all(
-        reduces_fast_axis(r, lambda v: v.op.operands if v in g.members else ()) for r in rows
-    ):
-        return "one of the kernel's reductions keeps the axis along which memory runs"
+    beside = [_fast_kept(g, r) for r in rows]
+    if any(depends(c, whole) for axes in beside for c in axes):
+        return "one of the kernel's reductions keeps parts of the axis along which memory runs"
+    if not all(coincide(g.graph, beside[0], axes) for axes in beside[1:]):
+        return "the kernel's reductions of rows would keep different axes along which memory runs"
     kept = [c for c in g.axes[partials[0]] if all(depends(c, g.axes[p]) for p in partials)]
+    kept += [c for axes in beside for c in axes]
     if any(not depends(c, [*whole, *kept]) for r in rows for c in g.axes[r] if not c.is_unit):
         return "one of the kernel's reductions leaves columns that another one makes results of"
     (source,) = cuts[0].operands
-    length = _length(rows[0])
+    length = _length(g, rows[0])
     if not length:
         return "parts of rows of unknown size have no partial results"
-    blocks = _numel(partials[0].shape) // length
+    rows_of_part = cuts[0].partition.each
+    blocks = _numel(partials[0].op.operands[0].shape) // (rows_of_part * length)
     if blocks < LEAST_PARTS:
         return f"{blocks} parts of the rows are too few blocks"
-    if not held_of(g.sources, _numel(source.shape), length, len(partials)).blocks(length):
+    held = held_of(g.sources, _numel(source.shape), length, len(partials))
+    at_once = held.fewest_blocks(length, _numel(tuple(c.extent for c in beside[0])))
+    if not at_once:
         return "the registers of a block do not hold a row and the partial results of its columns"
+    if rows_of_part > MOST_ROWS * cuts[0].partition.pack and blocks < at_once * LEAST_PARTS:
+        return f"{blocks} parts of {rows_of_part} rows are too few blocks of {at_once} side by side"
     return None
+
+
+def _runs_over_parts(g: FusionGroup, partial: Tensor) -> bool:
+    """Whether a reduction takes parts of the rows as they are cut, or what is computed of each of
+    their elements."""
+    normal, own = g.graph.normal, _domain(g, partial)
+    cuts = (g.axes[t] for t in _cuts(g))
+    return any(list(map(normal, axes)) == list(map(normal, own)) for axes in cuts)
+
+
+def _fast_kept(g: FusionGroup, row: Tensor) -> Axes:
+    """The axes that a reduction of rows keeps, faster in memory than those that it reduces."""
+    kept = fast_kept(row, lambda v: v.op.operands if v in g.members else ())
+    return tuple(_domain(g, row)[a] for a in kept)
 
 
 def walk_problem(g: FusionGroup, shortest: int) -> str | None:
@@ -191,15 +216,17 @@ def walk_problem(g: FusionGroup, shortest: int) -> str | None:
     they have fewer elements than `shortest`."""
     partials = _partials(g) if shortest > 1 else []
     row = next((r for r in g.reductions if r not in partials), None) if partials else None
-    length = shortest if row is None else _length(row)
+    length = shortest if row is None else _length(g, row)
     if length >= shortest:
         return None
     return f"rows of {length} elements are too short for a walk over them; {shortest} would do"
 
 
-def _length(row: Tensor) -> int:
-    """The elements that a reduction makes one of, 0 where they are not known."""
-    return _numel(tuple(row.op.operands[0].shape[a] for a in form(row)[1]))
+def _length(g: FusionGroup, row: Tensor) -> int:
+    """The elements of a row that a reduction reduces, also to several results, 0 where they are not
+    known."""
+    shape = row.op.operands[0].shape
+    return _numel((*(shape[a] for a in form(row)[1]), *(c.extent for c in _fast_kept(g, row))))
 
 
 def _numel(shape: Shape) -> int:
@@ -280,10 +307,11 @@ def runs_along(g: FusionGroup, shared: Tensor) -> bool:
     whole = (t for t in g.frames if isinstance(t.op, Reshape) and t.op.operands[0] is shared)
     read = next(whole, None)
     axes = g.axes.get(shared, () if read is None else g.axes[read])
+    nest = () if g.widest is None else g.axes[g.widest]
     open_axes = (g.axes[t] for t in g.members if isinstance(t.op, Broadcast))
+    beside = (own for own in open_axes if not nest or not covers(g.graph, nest, own))
     return all(
-        covers(g.graph, axes, own) or _is_padded(g.graph, own, axes)
-        for own in (*open_axes, *(() if g.widest is None else (g.axes[g.widest],)))
+        covers(g.graph, axes, own) or _is_padded(g.graph, own, axes) for own in (*beside, nest)
     )
 
 

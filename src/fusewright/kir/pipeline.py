@@ -211,16 +211,16 @@ PIPELINE: tuple[Pass, ...] = (
         "what packing and pruning left trivial goes before the text is made",
     ),
     Pass(
-        "keep_words",
-        _for_any_target(keep_words),
-        "packed",
-        "which registers loads fill and who reads them stays as it is from here on",
-    ),
-    Pass(
         "locate_loads",
         _for_any_target(locate_loads),
         "packed",
         "indices stay as they are from here on; the emitter proves nothing",
+    ),
+    Pass(
+        "keep_words",
+        _for_any_target(keep_words),
+        "packed",
+        "which registers loads fill, from which words, and who reads them stays as it is",
     ),
     Pass(
         "name_symbols",

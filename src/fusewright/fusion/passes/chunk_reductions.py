@@ -23,7 +23,7 @@ Chan, Golub, LeVeque, "Algorithms for computing the sample variance: analysis an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.core.expr import ZERO, Expr, Int, constant_value, floordiv, mod
@@ -68,12 +68,12 @@ class Pair:
     @property
     def is_shifted(self) -> bool:
         """Whether the first row of a chunk is at hand: that of a tensor in memory."""
-        is_stored = isinstance(_stored(self.source).op, ir.Input)
+        is_stored = isinstance(stored_behind(self.source).op, ir.Input)
         return self.kind == "variance" and is_stored and not self.facts.is_inner
 
     def partition(self, target: Target) -> Partition | None:
         """How the rows are cut; None where the pair stays as it is."""
-        nbytes = _stored(self.source).dtype.nbytes
+        nbytes = stored_behind(self.source).dtype.nbytes
         return in_chunks(
             self.facts,
             nbytes,
@@ -83,10 +83,13 @@ class Pair:
         )
 
 
-def chunk_reductions(fusion: Fusion, target: Target, *, may_hold: bool = False) -> Fusion:
+def chunk_reductions(
+    fusion: Fusion, target: Target, leaves: Collection[Tensor] = (), *, may_hold: bool = False
+) -> Fusion:
     """Rewrites every such pair whose rows are too long to stay in one block; but where a result of
     the rows' size needs them again, a cluster of blocks holds them, on targets that have those, or
-    the shared memory of a block a few columns. With `may_hold` it is enough that they might.
+    the shared memory of a block a few columns. With `may_hold` it is enough that they might. Pairs
+    whose first reduction is among those that it `leaves` stay.
 
     checks:   constant sizes
     order:    after share (the patterns need shared values), before split_reductions
@@ -94,9 +97,10 @@ def chunk_reductions(fusion: Fusion, target: Target, *, may_hold: bool = False) 
     wanted: dict[Tensor, tuple[Pair, Partition]] = {}
     for t in fusion.values:
         whole = pair_of(t)
-        if whole is None or (
-            is_read_again(t, whole.facts.total, fusion)
-            and _is_held(whole, target, may_hold=may_hold)
+        if whole is None or whole.first in leaves:
+            continue
+        if is_read_again(t, whole.facts.total, fusion) and _is_held(
+            whole, target, may_hold=may_hold
         ):
             continue
         pair = _by_lines(whole)
@@ -167,7 +171,7 @@ def _is_held(p: Pair, target: Target, *, may_hold: bool) -> bool:
     return (fit_cluster if p.facts.is_inner else fit_shared_memory)(p.facts, nbytes, target)
 
 
-def _stored(t: Tensor) -> Tensor:
+def stored_behind(t: Tensor) -> Tensor:
     """What is read from memory for a value: the value behind casts and reshapes."""
     while is_call(t, "cast") or isinstance(t.op, ir.Reshape):
         t = t.op.operands[0]
@@ -185,8 +189,8 @@ def _rewrite(p: Pair, source: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     if p.is_shifted:
         step = 1 if cut.is_interleaved else cut.each
         first = first_rows(p.source, p.axes, cut.count, step)
-        return _combined(*_shifted(spread, first, cut), again, cut)
-    return _combined(*_around_means(spread, place, cut), again, cut)
+        return combined(*shifted(spread, first, cut), again, cut)
+    return combined(*_around_means(spread, place, cut), again, cut)
 
 
 def _over(t: Tensor, like: Tensor, *axes: int) -> Tensor:
@@ -240,7 +244,7 @@ def _around_means(x: Tensor, rank: int, cut: Partition) -> tuple[Tensor, Tensor]
 def first_rows(source: Tensor, axes: Sequence[int], count: int, step: int) -> Tensor:
     """Of the reduced axes of a stored value the first element and each `step`-th behind it, `count`
     in all, from memory: (count, kept..)."""
-    stored = _stored(source)
+    stored = stored_behind(source)
     kept = [a for a in range(source.ndim) if a not in axes]
     shape = (Int(count), *(source.shape[a] for a in kept))
     at = build.coordinates(shape)
@@ -264,7 +268,7 @@ def _unravelled(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
     return out[::-1]
 
 
-def _shifted(x: Tensor, first: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
+def shifted(x: Tensor, first: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     """The same of x, from sums around the first element of every chunk: the two axes of the
     partition come first."""
     axis = 1 - cut.part_axis
@@ -279,7 +283,7 @@ def _shifted(x: Tensor, first: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     return sums, build.pointwise("max", around, _number(0.0, around))
 
 
-def _combined(
+def combined(
     sums: Tensor, squares: Tensor, axes: tuple[int, ...], cut: Partition
 ) -> tuple[Tensor, Tensor]:
     """The sum, and the sum of squares around the mean, of all chunks, and of what chunks keep apart

@@ -10,10 +10,10 @@ A block that walks over the rows p, p + P, .. makes their part of dx and of dw_p
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from fusewright.core.expr import ONE, constant_value
-from fusewright.fusion.inputs_behind import MAX_VISITS, in_memory_order, reduces_fast_axis
+from fusewright.fusion.inputs_behind import MAX_VISITS, fast_kept, in_memory_order
 from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
@@ -61,13 +61,12 @@ def _partitions(
     """How column reductions among those of values of one shape are cut. Columns that are needed
     again once they are reduced are not cut where shared memory holds them, nor is what is reduced
     from them, and they are never one part: the walk over its rows would begin anew."""
-    rows = [t for t in reductions if reduces_fast_axis(t, lambda v: v.op.operands)]
-    beside = {t: r for t in reductions for r in rows if _are_beside(t, r)}
-    inputs = {x for t in (*beside, *rows) for x in inputs_of(t.op.operands[0])}
+    beside = {t: r for t in reductions for r in reductions if _are_beside(t, r)}
+    inputs = {x for t in (*beside, *beside.values()) for x in inputs_of(t.op.operands[0])}
     out: dict[Tensor, Partition] = {}
     for t, row in beside.items():
         facts = PartitionFacts.of(t.op.operands[0], reduced_axes(t))
-        length = _length(row)
+        length = _numel(row, _row_axes(row))
         if facts is None or is_held(t, facts, fusion, target):
             continue
         if any(r not in out for r in _behind(t, beside)):
@@ -75,7 +74,8 @@ def _partitions(
         if facts.total >= LEAST_TOTAL and length >= shortest:
             held = held_of(inputs, facts.total, length, len(beside))
             once = not is_read_again(t, facts.total, fusion)
-            partition = beside_rows(facts, held, length, target, may_be_whole=once)
+            fast = _numel(row, fast_kept(row, lambda v: v.op.operands))
+            partition = beside_rows(facts, held, length, target, fast=fast, may_be_whole=once)
             out |= {} if partition is None else {t: partition}
     return out
 
@@ -99,13 +99,18 @@ def _are_beside(t: Tensor, row: Tensor) -> bool:
     (source,), (other,) = t.op.operands, row.op.operands
     sized = [a for a, e in enumerate(other.shape) if e != ONE]
     order = in_memory_order(other, sized, lambda v: v.op.operands)
-    fast = [a for a in reduced_axes(row) if a in sized]
+    fast = [a for a in _row_axes(row) if a in sized]
     across = sorted(order[len(order) - len(fast) :]) == fast and not set(fast) & set(
         reduced_axes(t)
     )
     return across and not large_inputs(source).isdisjoint(large_inputs(other))
 
 
-def _length(row: Tensor) -> int:
-    """The elements of a row, 0 where they are not known."""
-    return math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in reduced_axes(row))
+def _row_axes(row: Tensor) -> list[int]:
+    """The axes of a row: those that are reduced, and those kept that are faster in memory."""
+    return sorted((*reduced_axes(row), *fast_kept(row, lambda v: v.op.operands)))
+
+
+def _numel(row: Tensor, axes: Sequence[int]) -> int:
+    """The elements along some axes of what is reduced, 0 where they are not known."""
+    return math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in axes)

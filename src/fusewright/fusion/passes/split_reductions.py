@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from fusewright.core.expr import ONE
 from fusewright.core.identities import reduction_identity
 from fusewright.fusion import build
-from fusewright.fusion.inputs_behind import in_memory_order, whole_inputs
-from fusewright.fusion.ir import Fusion, Parts, Reduce, Scalar, Tensor, constant_shape
+from fusewright.fusion.inputs_behind import MAX_VISITS, in_memory_order, whole_inputs
+from fusewright.fusion.ir import Fusion, Parts, Pointwise, Reduce, Scalar, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
     LEAST_TOTAL,
@@ -124,7 +124,7 @@ def _slow_axes_first(fusion: Fusion, target: Target) -> Fusion:
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         fast = short_run(t) or _one_of_crossed(t)
-        if not fast or not isinstance(t.op, Reduce):
+        if not fast or not isinstance(t.op, Reduce) or _is_reduced_part(t):
             return None
         facts = PartitionFacts.of(t.op.operands[0], t.op.axes)
         slow = tuple(a for a in t.op.axes if a not in fast)
@@ -186,8 +186,24 @@ def _one_of_crossed(t: Tensor) -> tuple[int, ...]:
 
 
 def _is_of_parts(t: Tensor) -> bool:
-    """Whether a value holds the results of parts: a few for every multiprocessor."""
-    return isinstance(t.op, Reduce) and isinstance(t.op.operands[0].op, Parts)
+    """Whether a value is computed from results of parts: a few for every multiprocessor."""
+    return any(_is_reduced_part(v) for v in _elementwise_behind(t))
+
+
+def _is_reduced_part(t: Tensor) -> bool:
+    source = t.op.operands[0] if isinstance(t.op, Reduce) else None
+    return source is not None and any(isinstance(v.op, Parts) for v in _elementwise_behind(source))
+
+
+def _elementwise_behind(t: Tensor) -> set[Tensor]:
+    """A value and those that its elements are computed from by functions of single elements."""
+    found, stack = {t}, [t]
+    while stack and len(found) <= MAX_VISITS:
+        v = stack.pop()
+        new = [o for o in v.op.operands if isinstance(v.op, Pointwise) and o not in found]
+        found.update(new)
+        stack += new
+    return found
 
 
 def in_two_steps(

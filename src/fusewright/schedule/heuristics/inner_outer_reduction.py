@@ -5,7 +5,10 @@
     store the partials
 
 The columns of a row lie side by side over the threads, in registers between the passes over it.
-Short rows stand several to a block; their partials are then combined through shared memory.
+Short rows stand several to a block; their partials are then combined through shared memory. Where
+row reductions keep fast columns, threads lie side by side along these, and down what is reduced:
+
+    x[q, t, l]:  r[q, l] = sum over t;  c_p[t, l] = sum over the rows of the block
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
+from fusewright.fusion.inputs_behind import fast_kept
 from fusewright.fusion.ir import Parts, ViewBase
 from fusewright.fusion.persistent_rows import (
     THREADS_OF_ROWS,
@@ -38,7 +42,7 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import is_inner, vector_of_rows
+from fusewright.schedule.heuristics.reduction_facts import vector_of_rows
 from fusewright.schedule.heuristics.staged_rows import StagedRows
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
@@ -60,10 +64,15 @@ def sums_of(flow: Dataflow) -> Sums | None:
     other groups. Formation lets no others along different axes into one kernel. What is reduced
     along the axis of a cut is a partial result, whatever stands between the cut and it."""
     reductions = [s for s in flow.stages if s.is_reduction]
-    cut = [c for s in reductions if isinstance(s.operands[0].op, Parts) for c in s.frame.reduced]
+    cut = [
+        s.frame.output[s.op.axes[0] + a]
+        for s in flow.stages
+        if isinstance(s.op, Parts)
+        for a in s.op.partition.place_axes
+    ]
     if len(reductions) < 2 or not cut:
         return None
-    rows = tuple(s for s in reductions if is_inner(s) and not _reduces(flow, s, cut))
+    rows = tuple(s for s in reductions if not _reduces(flow, s, cut))
     partials = tuple(s for s in reductions if s not in rows)
     return Sums(rows, partials) if rows and partials else None
 
@@ -102,39 +111,50 @@ class InnerOuterScheduler:
         sums = sums_of(flow)
         assert sums is not None, "a schedule of rows for a group without partial results"
         self._partials, self._row = sums.partials, sums.rows[0]
-        kept = merge_all(flow, by_stride(flow, self._row.frame.output))
+        fast = _fast_kept(self._row)
+        out = tuple(c for c in self._row.frame.output if c not in fast)
+        kept = merge_all(flow, by_stride(flow, out))
         columns = merge_all(flow, by_stride(flow, self._row.frame.reduced))
         if kept is None or columns is None:
             raise ScheduleError(f"{self._row.name}: rows or columns of size 1")
         partial = self._partials[0]
-        own = [c for c in partial.frame.output if flow.graph.depends(c, self._row.frame.output)]
+        own = [c for c in partial.frame.output if flow.graph.depends(c, out)]
         parts = merge_all(flow, [Loop(c) for c in own])
-        each = merge_all(flow, [Loop(c) for c in partial.frame.reduced])
+        walked = (c for c in partial.frame.reduced if not flow.graph.depends(c, fast))
+        each = merge_all(flow, [Loop(c) for c in walked])
         assert parts is not None and each is not None
         self._held = _held(flow, self._copies, each.axis, columns.axis, len(sums.partials))
         self._kept, self._parts, self._each = kept, parts, each
-        self._whole = columns
-        self._columns = aligned_parts(flow, partial, [parts], each, columns)
+        self._whole, self._fast = columns, merge_all(flow, by_stride(flow, fast))
+        self._columns = columns
+        if self._fast is None:
+            self._columns = aligned_parts(flow, partial, [parts], each, columns)
         self._pack = _pack(flow)
         self._is_skewed = self._columns is not columns
-        rows = merge_all(flow, [each, parts])
-        self._vector = vector_of_rows(flow, partial, rows, self._columns, inner=True)
+        lanes = self._fast or self._columns
+        rows = merge_all(flow, [each, parts, *(() if self._fast is None else (columns,))])
+        width = vector_of_rows(flow, partial, rows, lanes, inner=True)
+        self._vector = width if self._fast is None else math.gcd(width, estimate(lanes.axis.extent))
 
     def candidates(self) -> Iterator[Listed[PersistentRows] | Listed[RowsOfThreads]]:
         """Rows of threads where rows were dealt in packs for them; the ways for the widest vectors,
         then for narrower ones."""
         length = estimate(self._whole.axis.extent)
-        rows = self._held.rows_at_once(length)
+        rows = 0 if self._fast else self._held.rows_at_once(length)
         if rows and self._pack % rows == 0:
             yield RowsOfThreads(rows, length).candidate
         yield from distinct(self._ways())
 
     def _ways(self) -> Iterator[Listed[PersistentRows]]:
-        length = estimate(self._columns.axis.extent)
-        row = self._held.row(length, is_skewed=self._is_skewed)
+        fast = 1 if self._fast is None else estimate(self._fast.axis.extent)
+        length = estimate(self._columns.axis.extent) * fast
+        row = self._held.row(length, is_skewed=self._is_skewed, fast=fast)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
+        blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
+        each = estimate(self._each.axis.extent)
         for vector in widths:
-            ways = persistent_rows(row, vector, self._target.registers_per_sm)
+            registers = self._target.registers_per_sm
+            ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
             for way in ways:
                 yield _candidate(way)
             if not ways:
@@ -145,7 +165,20 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         if isinstance(plan, RowsOfThreads):
             return self._apply_staged(plan)
-        self._follow(_loops(self.flow, self._parts, self._each, self._columns, plan))
+        each, several = self._each, ()
+        if plan.at_a_time > 1:
+            each, own = split(self.flow, each, plan.at_a_time)
+            several = (Loop(own.axis, Parallel.UNROLL),)
+        around = _around(self.flow, self._parts, each, plan, is_down=self._fast is not None)
+        inside = _inside(self.flow, self._columns, self._fast, plan)
+        self._follow(
+            (
+                *around,
+                *(x for x in inside if x.parallel.is_thread),
+                *several,
+                *(x for x in inside if not x.parallel.is_thread),
+            )
+        )
         if plan.vector > 1:
             vectorize_accesses(self.flow, self._partials[0])
         inline_most(self.flow)
@@ -177,11 +210,18 @@ class InnerOuterScheduler:
 
 
 def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
+    beside, most, several = way.side_by_side, way.blocks, way.at_a_time
     what = (
-        f"{way.side_by_side} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+        f"{beside * several} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
     )
-    beside, most = way.side_by_side, way.blocks
-    params = Params.of("rows", min_blocks=most, vector=way.vector, threads=way.threads, rows=beside)
+    params = Params.of(
+        "rows",
+        min_blocks=most,
+        vector=way.vector,
+        threads=way.threads,
+        rows=beside,
+        each=several if several > 1 else None,
+    )
     return Candidate(what, params, way)
 
 
@@ -208,20 +248,36 @@ def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, 
     return Held(tuple(c.dtype.nbytes for c in moving), shared, sums)
 
 
-def _loops(
-    flow: Dataflow, parts: Loop, each: Loop, columns: Loop, plan: PersistentRows
+def _fast_kept(row: Stage) -> tuple[AxisClass, ...]:
+    """The axes that a reduction keeps and that are faster in memory than what it reduces."""
+    read = (row.frame.operands[0][a] for a in fast_kept(row, lambda s: s.operands))
+    return tuple(c for c in read if isinstance(c, AxisClass))
+
+
+def _around(
+    flow: Dataflow, parts: Loop, each: Loop, plan: PersistentRows, *, is_down: bool
 ) -> tuple[Loop, ...]:
-    out = [Loop(parts.axis, Parallel.BIDX)]
-    if plan.side_by_side > 1:
-        each, beside = split(flow, each, plan.side_by_side)
-        out += [each, Loop(beside.axis, Parallel.TIDY)]
-    else:
-        out.append(each)
-    lanes: Loop | None = None
+    """Loops over the parts, and over the rows of each of them, some of which are side by side."""
+    blocks = Loop(parts.axis, Parallel.BIDX)
+    if plan.side_by_side == 1:
+        return blocks, each
+    each, beside = split(flow, each, plan.side_by_side)
+    return blocks, each, Loop(beside.axis, Parallel.TIDZ if is_down else Parallel.TIDY)
+
+
+def _inside(
+    flow: Dataflow, columns: Loop, fast: Loop | None, plan: PersistentRows
+) -> tuple[Loop, ...]:
+    """Loops over a row: over the columns that are reduced, or down these and along fast ones."""
+    along = columns if fast is None else fast
+    lanes: tuple[Loop, ...] = ()
     if plan.vector > 1:
-        columns, lanes = split(flow, columns, plan.vector)
-    trips, along = split(flow, columns, plan.threads)
-    out += [Loop(along.axis, Parallel.TIDX), Loop(trips.axis, Parallel.UNROLL)]
-    if lanes is not None:
-        out.append(Loop(lanes.axis, Parallel.UNROLL))
-    return tuple(out)
+        along, last = split(flow, along, plan.vector)
+        lanes = (Loop(last.axis, Parallel.UNROLL),)
+    if fast is None:
+        trips, along = split(flow, along, plan.threads)
+        threads = (Loop(along.axis, Parallel.TIDX),)
+    else:
+        trips, down = split(flow, columns, plan.threads // estimate(along.axis.extent))
+        threads = (Loop(down.axis, Parallel.TIDY), Loop(along.axis, Parallel.TIDX))
+    return (*threads, Loop(trips.axis, Parallel.UNROLL), *lanes)
