@@ -8,8 +8,10 @@ import re
 import numpy as np
 import pytest
 
+import fusewright as fw
 from fusewright import dtypes
 from fusewright.cuda import scalars
+from fusewright.cuda.listing import instructions
 from fusewright.cuda.names import identifier
 from fusewright.cuda.prelude import needed, pieces
 from fusewright.dtypes import ALL, dtype_of
@@ -96,3 +98,20 @@ def test_names_of_programs_may_look_like_pieces() -> None:
     assert needed("fw_max_float32_0(x)") == ()
     assert identifier("fw_max") == "v_fw_max"
     assert identifier("fw_load_cs") == "v_fw_load_cs"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_of_short_integers_take_an_instruction_and_their_place_another(
+    name: str, dtype: str
+) -> None:
+    spec = fw.TensorSpec((1024, 64, 1024), dtype)
+    (kernel,) = fw.compile(fw.trace(lambda x: getattr(fw, name)(x, axis=1), spec)).kernels
+    code = [str(i) for i in instructions(kernel.sass())]
+    assert any(i.startswith("VIMNMX") for i in code)
+    assert not any(i.startswith("SEL") for i in code)
+    x = np.random.default_rng(9).integers(-200, 200, (3, 64, 256)).astype(dtype)
+    program = fw.compile(
+        fw.trace(lambda x: getattr(fw, name)(x, axis=1), fw.TensorSpec(x.shape, dtype))
+    )
+    np.testing.assert_array_equal(program.simulate(x).outputs[0], getattr(x, name)(1))

@@ -79,3 +79,9 @@ def test_every_float_of_8_bits_is_widened(dtype: str) -> None:
     x = np.tile(np.arange(256, dtype=np.uint8), 64).view(fw.TensorSpec((1,), dtype).dtype.numpy)
     assert_as_oracle(lambda x: fw.astype(x, "float32"), x)
     assert_as_oracle(lambda x: fw.astype(x, "float32") + 0.25, x[:4093])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_extremes_of_short_integers(dtype: str) -> None:
+    x = np.random.default_rng(3).integers(0, 1 << 16, (37, 64, 129)).astype(dtype)
+    assert_as_oracle(lambda x: (fw.max(x, axis=1), fw.min(x, axis=1)), x)

@@ -93,8 +93,10 @@ def test_threads_without_work_stay_outside(body: str) -> None:
         f"{LEAST}\n a[0] = add(a[0], 1.0:float32)",
         LEAST.replace("32*bx + tx <", "32*bx + tx + i <"),
         LEAST.replace(EXISTS, "").replace(" else 0.0:float32", ""),
+        "local p: int32[1]\n p[0] = copy(index(i):int32)\n given p[0] in [0, 4]: "
+        + LEAST.replace(EXISTS, "if (p[0] < 3)").replace("\n", "\n given p[0] in [0, 4]: "),
     ],
-    ids=["counts the fill", "stores", "counts trips", "another every trip", "no condition"],
+    ids=["counts the fill", "stores", "counts trips", "another every trip", "none", "register"],
 )
 def test_other_loops_stay(body: str) -> None:
     before = _kernel(body)

@@ -236,6 +236,11 @@ _UNSIGNED = {
     "sign": "{0} != 0",
     "signbit": "false",
 }
+_IN_INT = {name: f"({{t}}){name}((int){{0}}, (int){{1}})" for name in ("max", "min")}
+"""Of integers shorter than 32 bits: an instruction for one or two, where a comparison and a choice
+in their own type take four, with the extensions of sign that they need."""
+_SIGNED_SHORT = _SIGNED | _IN_INT
+_UNSIGNED_SHORT = _UNSIGNED | _IN_INT
 _FLOAT = {
     **_ANY,
     "neg": "-{0}",
@@ -286,9 +291,9 @@ def _spellings(dtype: DType) -> dict[str, str]:
         case "bool":
             return _BOOL
         case "int":
-            return _SIGNED
+            return _SIGNED_SHORT if dtype.nbytes < 4 else _SIGNED
         case "uint":
-            return _UNSIGNED
+            return _UNSIGNED_SHORT if dtype.nbytes < 4 else _UNSIGNED
         case _:
             return _FLOAT32 if dtype.compute is dtypes.float32 else _FLOAT
 
@@ -297,7 +302,7 @@ def _spellings(dtype: DType) -> dict[str, str]:
 def spelled_words() -> frozenset[str]:
     """Every word of the spellings above: what a kernel may call, so that nothing of a program may
     be spelled so."""
-    tables = (_BOOL, _SIGNED, _UNSIGNED, _FLOAT32)
+    tables = (_BOOL, _SIGNED_SHORT, _UNSIGNED, _FLOAT32)
     texts = [*CTYPES.values(), *(text for table in tables for text in table.values())]
     suffixed = (text.replace("{f}", f) for text in texts for f in ("", "f"))
     plain = (re.sub(r"\{\w+\}", "", text) for text in suffixed)

@@ -6,7 +6,7 @@ import dataclasses
 
 from fusewright.core.conditions import TRUE, And, Cond, all_of
 from fusewright.core.expr import Var
-from fusewright.kir.ir import Body, For, Guarded, If, Kernel, Load, Statement
+from fusewright.kir.ir import Body, For, If, Kernel, Load, Statement
 from fusewright.kir.passes.peel_loops import is_private
 from fusewright.kir.passes.simplify import settle_body
 from fusewright.kir.passes.trim_loops import is_idle
@@ -20,7 +20,8 @@ def guard_loops(kernel: Kernel) -> Kernel:
     rewrite:  for (i < 96) { r = load x[96*tx + i] if (c) else 0;  a = min(a, r) if (c) }
                  ->   if (c) { for (i < 96) { r = load x[96*tx + i];  a = min(a, r) } }
     checks:   the condition is of no variable of the loop or below; where it fails the loop changes
-              nothing but its own registers; nothing in it meets other threads
+              nothing but its own registers, those of a condition among them; nothing in it meets
+              other threads
     order:    behind trim_loops, which ends loops that all threads leave; before peel_loops, which
               takes the conditions of the last trip out of what is left
     """
@@ -45,13 +46,13 @@ def _asked_again(loop: For) -> tuple[Cond, ...]:
     inside = {loop.var, *(s.var for s in walk_statements(loop) if isinstance(s, For))}
     found: dict[Cond, None] = {}
     for s in walk_statements(loop):
-        if isinstance(s, Load) and isinstance(s, Guarded):
+        if isinstance(s, Load):
             found |= {c: None for c in _parts(s.predicate) if not _is_of(c, inside)}
     return tuple(found)
 
 
 def _is_of(c: Cond, inside: set[Var]) -> bool:
-    return c is TRUE or any(v in inside or not isinstance(v, Var) for v in all_variables(c))
+    return c is TRUE or any(v in inside for v in all_variables(c))
 
 
 def _parts(c: Cond) -> tuple[Cond, ...]:
