@@ -131,6 +131,7 @@ def test_what_clusters_might_hold() -> None:
     for length, fits in ((room // 128, True), (room // 128 + 1, False)):
         columns = PartitionFacts((length,), 4096, 4096, 4096, 4, is_inner=False)
         assert might_hold(columns, 4, TARGET) is fits
+    assert not might_hold(PartitionFacts((100,), 4096, 4096, 4096, 4, False), 4, target_of("sm_80"))
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def might_hold(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
     beside = 1 if f.is_inner else max(1, min(LINE_NBYTES // f.nbytes, f.apart))
     room = target.max_cluster * target.shared_nbytes_of_one
     fills = 2 * f.kept * target.max_cluster >= beside * target.multiprocessors
-    return fills and f.size * row_nbytes * beside <= room
+    return target.has_cluster and fills and f.size * row_nbytes * beside <= room
 
 
 def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:
