@@ -15,12 +15,12 @@ from fusewright.fusion.partitioning import PartitionFacts, might_hold
 from fusewright.gates.code import code_problems
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate
+from fusewright.schedule.heuristics.reduction import plans_of
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
     PERSISTENT_BYTES_PER_THREAD,
     ReductionFacts,
     ReductionPlan,
-    candidates,
 )
 from fusewright.target import LINE_NBYTES, target_of
 
@@ -75,7 +75,7 @@ def test_columns_that_no_cluster_holds_are_cut() -> None:
 
 def plans(facts: ReductionFacts, arch: str = "sm_90a") -> Iterator[ReductionPlan]:
     """Those in registers of clusters."""
-    for c in candidates(facts, target_of(arch)):
+    for c in plans_of(facts, target_of(arch)):
         if isinstance(c, Candidate) and c.plan.cluster > 1 and c.plan.held_in is Memory.LOCAL:
             yield c.plan
 
@@ -108,7 +108,7 @@ def test_where_registers_of_clusters_are_candidates() -> None:
 def test_what_fills_no_half_of_a_line_comes_last() -> None:
     """Of two bytes an element, 16 columns side by side for 64 in a cluster."""
     facts = ReductionFacts(False, 1263, 50_257, 1, 2, True, item_nbytes=2)
-    found = [c.plan for c in candidates(facts, TARGET) if isinstance(c, Candidate)]
+    found = [c.plan for c in plans_of(facts, TARGET) if isinstance(c, Candidate)]
     held = [(p.cluster, p.kept_threads) for p in found if p.held_in is Memory.LOCAL]
     assert held[:3] == [(4, 64), (8, 64), (1, 16)]
 
@@ -116,7 +116,7 @@ def test_what_fills_no_half_of_a_line_comes_last() -> None:
 @pytest.mark.parametrize(("columns", "alone"), [(200_000, False), (400_000, True)])
 def test_slices_of_rows_in_blocks_that_stand_alone_come_last(columns: int, alone: bool) -> None:
     facts = ReductionFacts(True, columns, 64, 4, 4, True)
-    found = [c.plan for c in candidates(facts, TARGET) if isinstance(c, Candidate)]
+    found = [c.plan for c in plans_of(facts, TARGET) if isinstance(c, Candidate)]
     nbytes = [p.held_nbytes for p in found if p.held_in is Memory.SHARED]
     assert nbytes
     assert all(n > TARGET.shared_nbytes_of_several for n in nbytes) is alone

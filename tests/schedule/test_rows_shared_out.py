@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, candidates
+from fusewright.schedule.heuristics.reduction import plans_of
+from fusewright.schedule.heuristics.reduction_plans import ReductionFacts
 from fusewright.target import target_of
 
 
@@ -50,5 +51,5 @@ def test_where_clusters_are_candidates(
 ) -> None:
     count = rows if inner else 32 * rows
     facts = ReductionFacts(inner, 65536, count, 1, 4, False, is_constant=is_constant)
-    plans = [c.plan for c in candidates(facts, target_of(arch)) if hasattr(c, "plan")]
+    plans = [c.plan for c in plans_of(facts, target_of(arch)) if hasattr(c, "plan")]
     assert max(p.cluster for p in plans) == largest

@@ -14,7 +14,8 @@ from fusewright.gates.code import code_problems
 from fusewright.kir.ir import Load
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
-from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, candidates
+from fusewright.schedule.heuristics.reduction import plans_of
+from fusewright.schedule.heuristics.reduction_plans import ReductionFacts
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -104,7 +105,7 @@ def test_how_columns_are_shared_out(
     columns: int, vector: int, held: int, kept: int, cluster: int
 ) -> None:
     facts = ReductionFacts(False, columns, 1 << 15, vector, held, True, item_nbytes=held)
-    plans = [c.plan for c in candidates(facts, TARGET) if hasattr(c, "plan")]
+    plans = [c.plan for c in plans_of(facts, TARGET) if hasattr(c, "plan")]
     first = plans[0]
     if not kept:
         assert all(p.held_in is not Memory.SHARED for p in plans)
@@ -116,7 +117,7 @@ def test_how_columns_are_shared_out(
 
 def test_without_clusters_a_block_holds_columns_alone() -> None:
     facts = ReductionFacts(False, 600, 1 << 15, 8, 4, is_read_again=True)
-    plans = [c.plan for c in candidates(facts, target_of("sm_80")) if hasattr(c, "plan")]
+    plans = [c.plan for c in plans_of(facts, target_of("sm_80")) if hasattr(c, "plan")]
     assert [p.cluster for p in plans if p.held_in is Memory.SHARED] == [1]
 
 
@@ -124,7 +125,7 @@ def test_without_clusters_a_block_holds_columns_alone() -> None:
 def test_narrow_vectors_take_more_threads_to_fill_lines(vector: int, kept: int) -> None:
     """Of 2 bytes an element."""
     facts = ReductionFacts(False, 912, 1 << 15, vector, 2, is_read_again=True, item_nbytes=2)
-    plans = [c.plan for c in candidates(facts, TARGET) if hasattr(c, "plan")]
+    plans = [c.plan for c in plans_of(facts, TARGET) if hasattr(c, "plan")]
     assert {p.kept_threads for p in plans if p.held_in is Memory.SHARED} == (
         {kept} if kept else set()
     )
@@ -132,6 +133,6 @@ def test_narrow_vectors_take_more_threads_to_fill_lines(vector: int, kept: int) 
 
 def test_a_block_alone_on_its_multiprocessor_has_more_threads() -> None:
     facts = ReductionFacts(False, 11952, 18698, 2, 2, is_read_again=True, item_nbytes=2)
-    first = next(c.plan for c in candidates(facts, TARGET) if hasattr(c, "plan"))
+    first = next(c.plan for c in plans_of(facts, TARGET) if hasattr(c, "plan"))
     assert first.held_nbytes > TARGET.shared_nbytes_per_sm // 2
     assert first.kept_threads * first.reduce_threads == 1024

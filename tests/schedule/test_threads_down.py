@@ -8,11 +8,8 @@ import pytest
 import fusewright as fw
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate
-from fusewright.schedule.heuristics.reduction_plans import (
-    ReductionFacts,
-    ReductionPlan,
-    candidates,
-)
+from fusewright.schedule.heuristics.reduction import plans_of
+from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -20,7 +17,7 @@ TARGET = target_of("sm_90a")
 
 def _first(columns: int, rows: int, *, is_read_again: bool) -> ReductionPlan:
     facts = ReductionFacts(False, columns, rows, 8, 2, is_read_again)
-    return next(c.plan for c in candidates(facts, TARGET) if isinstance(c, Candidate))
+    return next(c.plan for c in plans_of(facts, TARGET) if isinstance(c, Candidate))
 
 
 @pytest.mark.parametrize(("kept", "down"), [(40_000, 16), (1 << 19, 8), (1 << 20, 4), (1 << 23, 1)])

@@ -22,7 +22,8 @@ from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_columns, padded_kept
-from fusewright.schedule.heuristics.candidates import Listed
+from fusewright.schedule.heuristics.candidates import Listed, distinct
+from fusewright.schedule.heuristics.column_plans import of_columns
 from fusewright.schedule.heuristics.common import (
     by_stride,
     cache_inputs,
@@ -39,7 +40,7 @@ from fusewright.schedule.heuristics.reduction_facts import (
     held_copies,
     reference_of,
 )
-from fusewright.schedule.heuristics.reduction_plans import ReductionPlan, candidates
+from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan, of_rows
 from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
 from fusewright.schedule.heuristics.tiled_reduction import TiledReduction, TiledReductionPlanner
 from fusewright.schedule.inline import inline_most
@@ -61,6 +62,11 @@ RANK_INNER = {Parallel.TIDY: 0, Parallel.UNROLL: 1, Parallel.TIDX: 2, Parallel.V
 own."""
 RANK_OUTER = {Parallel.UNROLL: 0, Parallel.TIDY: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
 """Where they share columns, several of them in a warp."""
+
+
+def plans_of(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Every way to hold rows and to share them out, in the order of the rules."""
+    yield from distinct(of_rows(rows, target) if rows.inner else of_columns(rows, target))
 
 
 class ReductionScheduler:
@@ -87,7 +93,7 @@ class ReductionScheduler:
         yield from self._short.candidates()
         rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
         yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
-        yield from candidates(replace(rows, is_skewed=self._is_skewed()), self._target)
+        yield from plans_of(replace(rows, is_skewed=self._is_skewed()), self._target)
 
     def _is_skewed(self) -> bool:
         """Whether columns are counted from another address in each row."""
