@@ -314,7 +314,7 @@ def test_reductions_join_across_stores_of_what_they_do_not_need(
         ((32, 8), ("ty",), 1), ((32, 8), ("ty",), 8), ((32, 16), ("ty",), 8),
         ((32, 16), ("ty",), 3), ((8, 64), ("ty",), 4), ((16, 32), ("ty",), 8),
         ((8, 4), ("ty",), 2), ((32, 2), ("ty",), 8),
-        ((64, 4), ("ty",), 19),
+        ((64, 4), ("ty",), 19), ((3, 128), ("ty",), 4), ((7, 81), ("ty",), 8),
     ],
 )  # fmt: skip
 def test_what_threads_hand_each_other_is_what_the_model_counts(
