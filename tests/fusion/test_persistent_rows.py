@@ -59,3 +59,19 @@ def test_single_elements_take_more_of_them_a_thread() -> None:
     """A block has too few threads for six each."""
     first = persistent_rows(Row(8193, 2, 4.5), 1)[0]
     assert first.trips > 8 and first.threads * first.trips >= 8193
+
+
+def test_several_rows_at_a_time_where_blocks_are_few_or_exchange_vectors() -> None:
+    row = Row(1024, 2, 2.0, more_words=1.0)
+    assert persistent_rows(row, 8)[0].at_a_time == 1
+    wanted = persistent_rows(row, 8)[0].blocks
+    assert persistent_rows(row, 8, blocks=wanted / 2)[0].at_a_time == 2
+    assert persistent_rows(row, 8, blocks=wanted / 4)[0].at_a_time == 4
+    assert {w.at_a_time for w in persistent_rows(row, 8, blocks=1, each=15)} == {1, 2}
+    down = Row(1024, 2, 2.0, fast=8, more_words=1.0)
+    assert persistent_rows(down, 8)[0].at_a_time == 2
+
+
+def test_threads_stand_along_fast_columns_and_down_the_others() -> None:
+    for way in persistent_rows(Row(56 * 90, 2, 2.0, fast=56), 8):
+        assert way.threads % 7 == 0 and way.threads // 7 * way.trips >= 90

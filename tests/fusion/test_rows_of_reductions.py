@@ -152,7 +152,7 @@ def test_they_read_the_value_once(name: str) -> None:
         ((2000, 8192), ((0,), (1,))),
         ((2000, 26992, 1), ((0, 2), (1,))),  # rows in chunks
         ((691, 8, 119, 165), ((0, 3), (1, 2))),  # of which rows of 165 begin anywhere
-        ((555, 1932, 7), ((1,), (0, 2))),  # columns of which rows keep 7
+        ((12000, 96, 8), ((1,), (0, 2))),  # columns of which rows keep 8
         ((3129, 660, 4), ((0, 2), (1,))),  # rows that keep 4
     ],
 )
@@ -206,3 +206,20 @@ def test_variances_in_the_walk_are_exact(
         np.testing.assert_allclose(
             got.astype(np.float64), want, rtol=1e-4 if dtype == "float32" else 2e-2
         )
+
+
+def test_variances_of_columns_beside_rows_that_keep_fast_ones_are_exact() -> None:
+    shape = (12000, 96, 8)
+    program = fw.compile(
+        fw.trace(
+            lambda x: (fw.mean(x, axis=1), fw.var(x, axis=(0, 2))), fw.TensorSpec(shape, "float32")
+        )
+    )
+    readers = [k for k in program.kernels if "x" in [p.name for p in k.ir.params]]
+    assert [k.heuristic.scheduler for k in readers if k.heuristic] == ["rows"]
+    x = (np.random.default_rng(0).standard_normal(shape) + 30).astype(np.float32)
+    found = program.simulate(x)
+    assert not found.races
+    exact = x.astype(np.float64)
+    for got, want in zip(found.outputs, (exact.mean(1), exact.var((0, 2))), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -27,7 +27,7 @@ from fusewright.kir.passes.expand_reductions import expand_reductions, group_of
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
-from fusewright.schedule.block_reduction import meeting
+from fusewright.schedule.block_reduction import meeting, pieces_of
 from fusewright.sim.machine import simulate
 
 NAMES = ("tx", "ty", "tz")
@@ -251,6 +251,19 @@ def test_threads_with_many_sums_add_up_a_part_each_for_all(count: int) -> None:
     np.testing.assert_allclose(_run(kernel, x), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("block", "count"), [((3, 128), 4), ((7, 81), 8), ((5, 60), 4)])
+def test_several_threads_add_up_a_piece_of_each_sum(block: tuple[int, int], count: int) -> None:
+    kernel = _kernel(block, ("ty",), "add", "float32", count)
+    expanded = expand_reductions(kernel)
+    loops = [s for s in walk_statements(expanded) if isinstance(s, For)]
+    trips = [s.extent.value for s in loops if isinstance(s.extent, Int)]
+    pieces = pieces_of(count, block[1])
+    assert pieces > 1 and trips == [-(-block[1] // pieces), pieces]
+    x = np.random.default_rng(count).normal(size=count * block[0] * block[1]).astype(np.float32)
+    want = _expected(x, block, ("ty",), "add", count)
+    np.testing.assert_allclose(_run(expanded, x), want, rtol=1e-5, atol=1e-5)
+
+
 def _stored_in_between(first: str, second: str) -> Kernel:
     """Two reductions over 8 warps, the first one's result stored in front of the second one."""
     text = f"""kernel k {{
@@ -314,7 +327,7 @@ def test_reductions_join_across_stores_of_what_they_do_not_need(
         ((32, 8), ("ty",), 1), ((32, 8), ("ty",), 8), ((32, 16), ("ty",), 8),
         ((32, 16), ("ty",), 3), ((8, 64), ("ty",), 4), ((16, 32), ("ty",), 8),
         ((8, 4), ("ty",), 2), ((32, 2), ("ty",), 8),
-        ((64, 4), ("ty",), 19),
+        ((64, 4), ("ty",), 19), ((3, 128), ("ty",), 4), ((7, 81), ("ty",), 8),
     ],
 )  # fmt: skip
 def test_what_threads_hand_each_other_is_what_the_model_counts(

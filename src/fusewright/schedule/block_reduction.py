@@ -40,7 +40,11 @@ def meeting(values: int, lanes: int, partials: int) -> Meeting:
     if partials == 1:
         return Meeting(values * within, 0.0, 0)
     if are_shared_out(values, lanes, partials):
-        own = -(-values // partials)
+        own, pieces = -(-values // partials), pieces_of(values, partials)
+        if pieces > 1:
+            added = -(-partials // pieces) + pieces
+            moved = 2 * values + added + 2
+            return Meeting(moved + added, moved, 3)
         moved = 2 * values + own * (partials + 1)
         return Meeting(moved + own * partials, moved, 2)
     loads = partials if partials <= DIRECT_LOADS or lanes == 1 else -(-partials // lanes)
@@ -55,6 +59,15 @@ def are_shared_out(values: int, lanes: int, partials: int, nblocks: int = 1) -> 
     if nblocks > 1:
         return cluster_meeting(values, lanes, partials, nblocks).barriers > 1
     return lanes == 1 and min(values, partials) >= LEAST_SHARED
+
+
+def pieces_of(values: int, partials: int) -> int:
+    """Of threads that share `values` reductions of so many partials each, how many add up a piece
+    of each sum, before one adds up the pieces: as many as there are for each sum, but no more than
+    make both steps as long; 1 where one thread adds up all, which is not long or takes all threads.
+    """
+    pieces = min(partials // values, math.isqrt(partials))
+    return pieces if pieces > 1 and partials > 2 * DIRECT_LOADS else 1
 
 
 def cluster_meeting(values: int, lanes: int, partials: int, nblocks: int) -> Meeting:

@@ -43,7 +43,6 @@ from fusewright.fusion.partitioning import (
     held_of,
     inputs_of,
     is_read_again,
-    number_of_rows,
 )
 from fusewright.fusion.passes.chunk_reductions import (
     Pair,
@@ -203,7 +202,7 @@ def _cut_walk(
     cut = _partition(walk, column, made.sums, target)
     if cut is None:
         return None
-    return replace(walk, partition=_even(walk, cut) if is_shifted else cut)
+    return replace(walk, partition=_even(walk, cut, is_shifted=is_shifted))
 
 
 def _partition(walk: _Walk, column: Tensor, sums: int, target: Target) -> Partition | None:
@@ -219,13 +218,17 @@ def _partition(walk: _Walk, column: Tensor, sums: int, target: Target) -> Partit
     )
 
 
-def _even(walk: _Walk, cut: Partition) -> Partition:
-    """As many parts, or a few less of one length, without packs, so that each has a first row, and
+def _even(walk: _Walk, cut: Partition, *, is_shifted: bool) -> Partition:
+    """As many parts, or a few less of one length, in which threads take as many rows at a time as
+    they should; for a variance of columns without packs, so that each part has a first row, and of
     as few rows as sums around that are exact for."""
-    lengths = [walk.directions.sizes[a] for a in walk.directions.walked]
-    wanted = max(cut.count, -(-cut.size // SHIFTED_ROWS[1]))
-    even = number_of_rows(lengths, wanted, 1, EVEN_SHARE)
-    count = even if 1 < even <= wanted and cut.size <= even * SHIFTED_ROWS[1] else wanted
+    if cut.pack > 1 and not is_shifted:
+        return cut
+    n = walk.rows.at_a_time
+    wanted = max(cut.count, -(-cut.size // SHIFTED_ROWS[1]) if is_shifted else 1)
+    near = range(wanted, max(int(wanted * (1 - EVEN_SHARE)), 1), -1)
+    even = [c for c in near if cut.size % c == 0 and cut.size <= c * SHIFTED_ROWS[1]]
+    count = next((c for c in even if cut.size // c % n == 0), even[0] if even else wanted)
     return Partition.by_count(cut.size, count, is_interleaved=True)
 
 

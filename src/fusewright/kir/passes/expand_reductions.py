@@ -51,7 +51,7 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.traverse import map_bodies, registers_read, registers_written
 from fusewright.memory import Memory
-from fusewright.schedule.block_reduction import DIRECT_LOADS, are_shared_out
+from fusewright.schedule.block_reduction import DIRECT_LOADS, are_shared_out, pieces_of
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
 DIMS = ("tx", "ty", "tz")
@@ -270,13 +270,18 @@ class _Adder:
     part: Reg
     row: int
 
-    def added_up(self, rows: Buffer, count: int, at: Expr, exists: Cond) -> list[Statement]:
-        """total = rows[at] + rows[row + at] + .., `count` of them, where there are such elements:
-        those of neighbouring threads lie side by side."""
-        r, k = self.reduction, Var("k", 0, count - 1)
-        load = Load(self.part, rows, k * self.row + at, 1, exists, r.identity)
+    def added_up(
+        self, rows: Buffer, count: int, at: Expr, exists: Cond, first: Expr = ZERO, step: int = 1
+    ) -> list[Statement]:
+        """total = rows[at] + rows[row + at] + .., the `first` of `count` and each `step`-th behind
+        it, where there are such elements: those of neighbouring threads lie side by side."""
+        trips = -(-count // step)
+        r, k = self.reduction, Var("k", 0, trips - 1)
+        number = first + k * step
+        where = exists if step == 1 else all_of([exists, less(number, count)])
+        load = Load(self.part, rows, number * self.row + at, 1, where, r.identity)
         add = Compute(r.fn, self.total, (self.total, self.part))
-        return [Compute("copy", self.total, (r.identity,)), For(k, Int(count), (load, add))]
+        return [Compute("copy", self.total, (r.identity,)), For(k, Int(trips), (load, add))]
 
 
 class _Expander:
@@ -328,9 +333,10 @@ class _Expander:
 
     def _expand_shared(self, run: list[ThreadReduce]) -> list[Statement]:
         """One thread for each partial of a block stores it, for each reduction; thread p of its
-        group adds up those of reductions p, p + size, ..; every thread loads all sums. Where the
-        blocks of a cluster reduce together, thread p hands its sums to all blocks, and adds up
-        what all of them handed to its own."""
+        group adds up those of reductions p, p + size, .., where there are several threads for each
+        sum a piece of it first; every thread loads all sums. Where the blocks of a cluster reduce
+        together, thread p hands its sums to all blocks, and adds up what all of them handed to its
+        own."""
         group, first = self._group_in_block(run[0]), run[0]
         self._count += 1
         nblocks, row = self._blocks_of(first), len(run) * group.groups
@@ -354,8 +360,14 @@ class _Expander:
                 out += adder.added_up(partials, group.rest, at, exists)
                 out += self._handed_on(handed, row, at, total, exists)
             partials = handed
+        count = nblocks if nblocks > 1 else group.rest
+        pieces = pieces_of(len(run), count) if nblocks == 1 and group.lanes == 1 else 1
+        if pieces > 1:
+            added = self._buffer("pieces", first, row * pieces, Memory.SHARED)
+            out += [Alloc(added), *_piece(adder, partials, added, len(run), group)]
+            partials, count = added, pieces
         for at, exists in shares:
-            out += adder.added_up(partials, nblocks if nblocks > 1 else group.rest, at, exists)
+            out += adder.added_up(partials, count, at, exists)
             out.append(Store(sums, at, total, predicate=exists))
         out += [Load(r.dst, sums, group.key + i * group.groups) for i, r in enumerate(run)]
         return out
@@ -490,6 +502,20 @@ class _Expander:
         dtype = r.src.buffer.dtype
         aligned = MAX_VECTOR_NBYTES if memory is Memory.SHARED else 0
         return Buffer(f"{name}{self._count}", dtype, Int(size), memory, aligned)
+
+
+def _piece(
+    adder: _Adder, partials: Buffer, added: Buffer, values: int, group: ThreadGroup
+) -> list[Statement]:
+    """Thread p of its group adds up piece p // values of reduction p % values: every so-many-th
+    partial, as many pieces as the buffer has rows for."""
+    pieces = pieces_of(values, group.rest)
+    number, piece = mod(group.number, values), floordiv(group.number, values)
+    at, exists = number * group.groups + group.key, less(piece, pieces)
+    return [
+        *adder.added_up(partials, group.rest, at, exists, piece, pieces),
+        Store(added, piece * adder.row + at, adder.total, predicate=exists),
+    ]
 
 
 def _lane(group: ThreadGroup, position: Expr) -> Expr:
