@@ -223,7 +223,7 @@ def test_three_ways_take_the_same_launches_and_bytes(name: str) -> None:
     assert kinds[0] == kinds[1] == kinds[2]
 
 
-# --- the forty programs of bench/textbook.py ------------------------------------------------------
+# --- the programs of bench/textbook.py ------------------------------------------------------
 
 NOTES = Path(__file__).parent.parent / "notes" / "textbook.md"
 ROWS = [

@@ -145,7 +145,7 @@ __all__ = [
 __all__ += _lazy.__all__
 __all__ += _ops.__all__
 
-for _names, _module in ((globals(), __name__), (vars(nn), nn.__name__)):
+for _names, _module in ((globals(), __name__), (nn.__dict__, nn.__name__)):
     for _name in nn.__all__ if _module == nn.__name__ else (*_lazy.__all__, *_ops.__all__):
         if _isfunction(_names[_name]):
             _names[_name] = _refused_calls.advised(_names[_name], _module)

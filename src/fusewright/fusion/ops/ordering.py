@@ -146,8 +146,11 @@ def topk(x: Array, k: int, /, axis: int = -1, *, largest: bool = True) -> TopK:
     if not 0 <= k <= size:
         raise UserError(f"topk: k={k} of axis {along} of size {size}: k goes from 0 to that size")
     keys = sort_keys(x, descending=bool(largest))
-    if k <= MAX_ROUNDS and keys.dtype is dtypes.uint32 and k < size:
+    is_paired = keys.dtype is dtypes.uint32 and k < size
+    if k <= MAX_ROUNDS and is_paired:
         at = _first_rounds(keys, k, along)
+    elif is_paired and _is_shorter_in_chunks(size, k):
+        at = _first_of_chunks(keys, k, along)
     else:
         at = _first(_positions(keys, along), k, along)
     indices = astype(at, dtypes.int64)
@@ -170,6 +173,25 @@ def _first_rounds(keys: Array, k: int, axis: int) -> Array:
         left = build.reshape("topk", least, (*shape[:axis], count, *shape[axis + 1 :]))
     found = [low_half(Array(t)).tensor for t in _rounds(left, k, axis)]
     return Array(build.concat(found, axis)) if found else _first(low_half(Array(left)), 0, axis)
+
+
+def _is_shorter_in_chunks(size: int, k: int) -> bool:
+    """Whether a row is longer than a chunk, and the first k of its chunks at most half of it."""
+    return size > CHUNK and 2 * -(-size // CHUNK) * k <= size
+
+
+def _first_of_chunks(keys: Array, k: int, axis: int) -> Array:
+    """The positions of the k least keys, in their order: chunks of a row are sorted, each by a
+    block, then the first k of all of them, until a block sorts what is left."""
+    left = paired(keys, Array(build.iota(keys.tensor.shape, axis, dtypes.uint32)))
+    size = constant_value(left.tensor.shape[axis]) or 0
+    while _is_shorter_in_chunks(size, k):
+        chunks = _sorted(Array(_chunks(left.tensor, axis, size)), axis + 1)
+        least = _first(chunks, k, axis + 1).tensor
+        size = -(-size // CHUNK) * k
+        shape = (*least.shape[:axis], Int(size), *least.shape[axis + 2 :])
+        left = Array(build.reshape("topk", least, shape))
+    return low_half(_first(_sorted(left, axis), k, axis))
 
 
 def _chunks(t: Tensor, axis: int, size: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import ml_dtypes
 
@@ -69,7 +70,7 @@ def _product(x: Tensor, divisor: Tensor) -> Tensor | None:
     value = float(literal.value.real)
     if not math.isfinite(value) or abs(math.frexp(value)[0]) != 0.5:
         return None
-    factor, limits = 1 / value, ml_dtypes.finfo(x.dtype.numpy)
+    factor, limits = 1 / value, cast("Any", ml_dtypes.finfo(x.dtype.numpy))
     if not float(limits.smallest_normal) <= abs(factor) <= float(limits.max):
         return None
     return build.pointwise("mul", x, build.full(x.shape, factor, x.dtype))

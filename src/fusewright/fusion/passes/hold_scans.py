@@ -107,7 +107,7 @@ def _window(t: Tensor, target: Target) -> _Window | None:
         high = [add(a, b) for a, b in zip(high, inner.high, strict=True)]
         fill = inner.fill if is_crop(t) else fill
         (source,) = inner.operands
-    changed = [a for a, n in enumerate(source.shape) if (low[a], high[a]) != (ZERO, ZERO)]
+    changed = [a for a in range(source.ndim) if (low[a], high[a]) != (ZERO, ZERO)]
     if len(changed) != 1 or not is_scanned(source, changed[0]):
         return None
     (axis,) = changed

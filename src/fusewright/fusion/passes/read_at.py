@@ -155,12 +155,13 @@ class ReadAt:
         if not (isinstance(read.op, Input) or is_alone(read) or source in self._stored):
             return None
         extents, index = list(by.shape), list(by.index)
-        low, high = [ZERO] * len(extents), [ZERO] * len(extents)
+        low: list[Expr] = [ZERO] * len(extents)
+        high = list(low)
         for axis in _changed_axes(t):
             run = _run_along(axis, by)
-            if run is None or run[0] is None:
+            position, first = (None, ZERO) if run is None else run
+            if position is None:
                 return None
-            position, first = run
             begin = add(op.low[axis], mul(first, -1))
             end = add(by.shape[position], mul(add(begin, source.shape[axis]), -1))
             if not all(only_grows(e) or only_crops(e) for e in (begin, end)):
