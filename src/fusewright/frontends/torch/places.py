@@ -151,6 +151,10 @@ def _like(g: Any, size: Sequence[int]) -> Any:
     return torch.empty(size, dtype=g.dtype, device=g.device, memory_format=order)
 
 
+def _like_first(g: Any, _places: Any, size: Sequence[int], *_sizes: Any) -> Any:
+    return _like(g, size)
+
+
 def _entered(name: str, arguments: str, results: str, computed: Any, shown: Any) -> Any:
     """An operator of torch, of which `shown` gives results without elements."""
     made = torch.library.custom_op(
@@ -175,5 +179,5 @@ BACKWARD = _entered(
     "Tensor g, Tensor places, SymInt[] size",
     "Tensor",
     _backward,
-    lambda g, places, size, *sizes: _like(g, size),
+    _like_first,
 )
