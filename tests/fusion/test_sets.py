@@ -46,7 +46,9 @@ def test_distinct_elements(dtype: str) -> None:
     values, first, inverse, counts = np.unique(
         x, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
     )
-    for size in (len(values) - 1, len(values), len(values) + 3):
+    more = len(values) + 3
+    sizes = (len(values) - 1, len(values), more) if dtype == "float32" else (more,)
+    for size in sizes:  # positions and counts are found without the dtype
         got = run(lambda x, n=size: tuple(fw.unique_all(x, size=n, fill=1)), x)
         np.testing.assert_array_equal(got[0], filled(values, size, 1))
         np.testing.assert_array_equal(got[1], filled(first, size))
