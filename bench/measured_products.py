@@ -156,6 +156,18 @@ def beside() -> Iterator[Measured]:
             )  # fmt: skip
 
 
+def batches() -> Iterator[Measured]:
+    """Products of 1024 x 1024 of few steps, on an H100, by plans whose blocks take several tiles."""
+    for r in _json("product-batches-2026-11-27-h100.json")["forms"]:
+        if "plan" in r:
+            b, m, n, k = map(int, r["case"].split("x"))
+            sizes, kind = Sizes(b, m, n, k), "batch " + r["case"]
+            plan = replace(in_order(ProductPlan(depth=64, **r["plan"]), sizes, TARGET), blocks=132)
+            yield Measured(
+                f"{kind} {r['form']}", sizes, plan, r["us"], memory=H100_NBYTES_PER_US, group=kind
+            )
+
+
 def suites() -> Iterator[Measured]:
     """The plans of `bench.run --suite products` on an H100 of products with nothing behind them
     that read their operands where they lie. Files do not say which of them are in slices, or have
@@ -253,4 +265,4 @@ def _json(file: str) -> Any:
 
 def measured_plans() -> dict[str, Sequence[Measured]]:
     """All of them, by where they come from."""
-    return {f.__name__: list(f()) for f in (few_rows, large, sweep, beside, suites)}
+    return {f.__name__: list(f()) for f in (few_rows, large, sweep, beside, suites, batches)}
