@@ -21,14 +21,13 @@ __all__ = ["gpu", "torch"]  # fixtures
 
 
 def chain(x: Any) -> Any:
-    h = fw.nn.softmax(x, axis=-1)
-    return fw.sum(h, axis=0), fw.cumulative_sum(h, axis=1)
+    h = fw.cumulative_sum(x * x, axis=1)
+    return fw.sum(h, axis=0), fw.cumulative_sum(h, axis=0)
 
 
 def expected(x: Any) -> list[Any]:
-    h = np.exp(x - x.max(-1, keepdims=True))
-    h = h / h.sum(-1, keepdims=True)
-    return [h.sum(0), np.cumsum(h, 1)]
+    h = np.cumsum(x * x, 1)
+    return [h.sum(0), np.cumsum(h, 0)]
 
 
 def compiled(*shape: Any) -> fw.Program:
@@ -200,13 +199,12 @@ def test_a_workspace_of_another_kind(gpu: FakeDriver, torch: FakeTorch) -> None:
 
 
 def narrowed(x: Any, y: Any) -> Any:
-    h = fw.cumulative_sum(fw.nn.softmax(x, axis=-1), axis=0)
+    h = fw.cumulative_sum(fw.cumulative_sum(x * x * 0.01, axis=1), axis=0)
     return fw.astype(fw.cumulative_sum(h, axis=1) + y, "float16")
 
 
 def narrow(x: Any, y: Any) -> Any:
-    h = np.exp(x - x.max(-1, keepdims=True))
-    return np.cumsum(np.cumsum(h / h.sum(-1, keepdims=True), 0), 1) + y
+    return np.cumsum(np.cumsum(np.cumsum(x * x * 0.01, 1), 0), 1) + y
 
 
 def lending() -> fw.Program:
