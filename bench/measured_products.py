@@ -157,7 +157,7 @@ def beside() -> Iterator[Measured]:
 
 
 def batches() -> Iterator[Measured]:
-    """Products of 1024 x 1024 of few steps, on an H100, by plans whose blocks take several tiles."""
+    """Products of 1024 x 1024 of few steps, on an H100, by plans with several tiles for a block."""
     for r in _json("product-batches-2026-11-27-h100.json")["forms"]:
         if "plan" in r:
             b, m, n, k = map(int, r["case"].split("x"))
