@@ -159,7 +159,7 @@ def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
 def _steps(points: Sequence[SyncPoint], units: Sequence[Array], warps: Array) -> list[list[Step]]:
     """By unit the points at which some of its strands take part; `warps` is the warp of each
     strand."""
-    found = [list[Step]() for _ in units]
+    found: list[list[Step]] = [[] for _ in units]
     unit_of = np.zeros(len(warps), np.int64)
     for k, unit in enumerate(units):
         unit_of[unit] = k
