@@ -168,7 +168,7 @@ def _steps(points: Sequence[SyncPoint], units: Sequence[Array], warps: Array) ->
         owner, use = unit_of[p.strands], p.statement.mbarrier_use()
         is_in_step = p.statement.executed_by() in (Team.WARP, Team.WARPGROUP)
         group = p.statement.group()
-        for k in dict.fromkeys(owner.tolist()):
+        for k in map(int, np.unique(owner)):
             mine = np.flatnonzero(owner == k)
             strands = p.strands[mine]
             key = strands.tobytes()
