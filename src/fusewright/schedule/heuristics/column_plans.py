@@ -26,7 +26,7 @@ from fusewright.schedule.heuristics.reduction_plans import (
     power_of_two,
     threads_along,
 )
-from fusewright.target import LINE_NBYTES, WARP_SIZE, Target
+from fusewright.target import LINE_NBYTES, REGISTER_NBYTES, WARP_SIZE, Target
 
 
 def of_columns(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -147,13 +147,15 @@ def _registers_of_columns(
     rows: ReductionFacts, kept: int, threads: int, cluster: int
 ) -> ReductionPlan | None:
     """Columns of so many threads side by side, the rows shared out among the blocks of a cluster,
-    if their registers hold them."""
+    if their registers hold them beside what is computed, which takes two for an element of 8 bytes:
+    16 doubles of a thread of 512 were spilled."""
     down = threads // kept
     own = -(-rows.columns // cluster)
     trips = -(-own // down)
     elements = trips * rows.vector
     nbytes = elements * rows.held
-    if elements > FEW_ELEMENTS_PER_THREAD or nbytes > PERSISTENT_BYTES_PER_THREAD:
+    most = PERSISTENT_BYTES_PER_THREAD // (1 if rows.item_nbytes <= REGISTER_NBYTES else 2)
+    if elements > FEW_ELEMENTS_PER_THREAD or nbytes > most:
         return None
     return ReductionPlan(
         False, Memory.LOCAL, rows.vector, down, kept, trips, cluster, threads * nbytes
