@@ -211,7 +211,7 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
     for a in work.arrays:
         moved = min(float(a.nbytes), max(*a.requested, a.paired))
         if not a.is_written and a.nbytes > cached:
-            moved *= _passes(a, work, running, target)
+            moved = (moved + a.borders) * _passes(a, work, running, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
         total += moved * (known.write_weight if a.is_written else by_rings)
     return total

@@ -29,7 +29,7 @@ from fusewright.core.expr import (
 )
 from fusewright.core.instructions import CODE
 from fusewright.core.sampling import Sampler
-from fusewright.core.substitution import estimate
+from fusewright.core.substitution import estimate, substitute
 from fusewright.core.symbolic import Symbolic
 from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage
@@ -67,7 +67,9 @@ class Request:
     `conditions`, which it needs to know them. `visited`: the share of the accesses of warps of
     which some lane takes place.
     `visits`: where in the array the sampled warps are, in bytes, and when: which share of the
-    blocks come before."""
+    blocks come before. `borders`: bytes of a launch that lie in the same pairs of sectors as what
+    is read, beside the strips of rows that a block reads: those of other blocks, which read them
+    again."""
 
     tensor: Stage
     nbytes: float
@@ -78,6 +80,7 @@ class Request:
     conditions: float
     visited: float
     visits: tuple[Points, Points]
+    borders: float
 
 
 Parts: TypeAlias = dict[Symbolic | tuple[Expr, Expr], float]
@@ -124,6 +127,7 @@ def _request(s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts) ->
         conditions,
         float(active.any(axis=(1, 2) if is_wide else 1).mean()),
         (address[:, 0, 0], _times_of_blocks(loops, points)),
+        times * _borders(a, loops, inner, (address, active), pairs),
     )
 
 
@@ -155,13 +159,18 @@ Sampled: TypeAlias = tuple[dict[Var, Points], Points]
 threads exist."""
 
 
-def _points(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None) -> Sampled:
-    """Where the sampled warps are."""
+def _points(
+    a: GlobalAccess,
+    loops: Sequence[tuple[Loop, Expr]],
+    inner: Loop | None,
+    lanes: range = range(WARP_SIZE),
+) -> Sampled:
+    """Where the sampled warps are, or threads at some places behind their first."""
     samples = np.arange(SAMPLES).reshape(-1, 1, 1)
-    lanes = np.arange(WARP_SIZE).reshape(1, -1, 1)
+    places = np.array(lanes).reshape(1, -1, 1)
     count = trips_of(x for x, _ in loops if x.parallel.is_thread)
     first = _spread(samples, 1, -(-count // WARP_SIZE)) * WARP_SIZE
-    thread = first + lanes
+    thread = first + places
     exists = thread < count
     points: dict[Var, Points] = {}
     for kind in (Parallel.TIDX, Parallel.TIDY, Parallel.TIDZ):
@@ -290,6 +299,41 @@ def _counted(
     if a.tensor is not a.stage:
         sectors, pairs, _ = _distinct(address, active, *UNITS)
     return sectors, pairs, lines
+
+
+def _borders(
+    a: GlobalAccess,
+    loops: Sequence[tuple[Loop, Expr]],
+    inner: Loop | None,
+    sampled: tuple[Points, Points],
+    pairs: float,
+) -> float:
+    """Bytes that a warp of a block reads beside its strips of rows, in the same pairs of sectors,
+    in the mean; none where the next threads of the block, or later trips of these, read them, nor
+    beside what fills a line of each thread's, or less than a third of its pairs."""
+    if a.tensor is a.stage or a.data:
+        return 0.0
+    address, active = sampled
+    own = a.tensor.dtype.nbytes * float(active.sum()) / len(active)
+    beside = 2 * SECTOR_NBYTES * pairs - own
+    if not own / 8 < beside < 2 * own or _goes_on(a, loops, inner):
+        return 0.0
+    points, exists = _points(a, loops, inner, range(WARP_SIZE, WARP_SIZE + 1))
+    following = Sampler(points).value(a.address) * a.tensor.dtype.nbytes
+    following = np.broadcast_to(following, (SAMPLES, 1, address.shape[2]))
+    apart = np.abs(following[:, 0, 0] - address[:, -1, -1])
+    meets = (apart <= LINE_NBYTES) & np.broadcast_to(exists, (SAMPLES, 1, 1))[:, 0, 0]
+    return beside * float(1 - meets.mean())
+
+
+def _goes_on(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None) -> bool:
+    """Whether a thread's own trips walk along a row."""
+    for x, v in loops:
+        if isinstance(v, Var) and x.parallel.is_serial and x is not inner:
+            step = substitute(a.address, {v: v + 1}) - a.address
+            if abs(estimate(step)) * a.tensor.dtype.nbytes <= WARP_SIZE * MAX_VECTOR_NBYTES:
+                return True
+    return False
 
 
 def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float:

@@ -55,7 +55,8 @@ class Array:
     share of the launch's blocks that lie between each and the next. `beside`: bytes in sectors that
     the second-level cache moves along, and `paired` the most that one access moves with them.
     `unfilled`: of the bytes that writes ask for those that they
-    leave as they were, as they fill no whole sectors."""
+    leave as they were, as they fill no whole sectors. `borders`: bytes that several blocks read, as
+    they lie in pairs of sectors at the borders of their strips."""
 
     name: str
     nbytes: int
@@ -67,6 +68,7 @@ class Array:
     beside: float = 0.0
     paired: float = 0.0
     unfilled: float = 0.0
+    borders: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,7 @@ def _arrays(
             beside=sum(r.beside for r in own),
             paired=max(r.nbytes + r.beside for r in own),
             unfilled=sum(r.unfilled for r in own),
+            borders=max(r.borders for r in own),
         )
         for (t, is_written), own in found.items()
     )
