@@ -76,7 +76,13 @@ from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments
 from fusewright.host.subspans import Subspan
-from fusewright.schedule.heuristics.rating import MARGIN, SURE_MARGIN, Decisions, decided
+from fusewright.schedule.heuristics.rating import (
+    KIN_MARGIN,
+    MARGIN,
+    SURE_MARGIN,
+    Decisions,
+    decided,
+)
 from fusewright.target import Target
 
 NEAR = 1.03
@@ -210,11 +216,13 @@ def _checked(fusion: Fusion) -> Fusion:
 
 
 def _of_terms(moves: Fusion, target: Target) -> list[Form]:
-    """The fusion with short reductions as terms, where other reductions read them."""
+    """The fusion with short reductions as terms, where other reductions read them. What is stored
+    otherwise has the size of all pairs: it has to be faster by more than the model errs."""
     terms = unroll_reductions(moves)
     if terms is moves:
         return []
-    return _forms(terms, moves_to_hoist(terms, target), target)
+    forms = _forms(terms, moves_to_hoist(terms, target), target)
+    return [replace(f, handicap=f.handicap / KIN_MARGIN) for f in forms]
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:

@@ -112,8 +112,8 @@ def test_totals_of_few_columns_are_one_kernel() -> None:
     assert int(str(program.kernels[-1].launch.grid[0])) >= TARGET.multiprocessors
 
 
-def test_totals_beside_rows_of_a_few_elements_are_a_kernel_of_their_own() -> None:
-    """Blocks that walk over rows of 11 elements would keep their threads waiting."""
+def test_totals_beside_rows_of_a_few_elements_are_made_by_threads_with_several_rows() -> None:
+    """Blocks that walk over rows of 11 elements one by one would keep their threads waiting."""
 
     def scan(x: Array) -> Array:
         y = x / fw.max(x, axis=1, keepdims=True)
@@ -121,4 +121,6 @@ def test_totals_beside_rows_of_a_few_elements_are_a_kernel_of_their_own() -> Non
 
     program = compile(trace(scan, TensorSpec((1 << 20, 11), "float32")))
     found = [k.heuristic.scheduler for k in program.kernels if k.heuristic is not None]
-    assert "rows" not in found and len(found) == 4
+    assert found == ["rows", "scan_columns", "scan_columns"]
+    first = program.kernels[0].heuristic
+    assert first is not None and int(str(dict(first.values)["each"])) > 1

@@ -236,7 +236,7 @@ def test_results_at_two_intervals_of_one_line_are_two_kernels() -> None:
         return fw.exp(fw.concat([x, t], axis=0)), fw.concat([t, t], axis=0) * y
 
     p = agreeing(f, S((7, 33), "float32"), S((14, 33), "float32"))
-    assert len(p.launches) == 2
+    assert [len(x.kernel.parts) for x in p.launches] == [2]  # of few blocks, side by side
     assert "has axes that the kernel's largest value lacks" in rules(p)
 
 

@@ -16,8 +16,9 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.sim.traffic import traffic
 
-ROWS = 541_013
-"""A few more than eight packs of 256 rows for each of two blocks on 132 multiprocessors."""
+ROWS = 1_082_025
+"""A few more than 16 packs of 256 rows for each of two blocks on 132 multiprocessors: of half as
+many, threads take several rows at a time, element by element."""
 
 
 def maxima(x: Any) -> Any:

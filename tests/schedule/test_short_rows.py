@@ -135,7 +135,6 @@ def test_rows_of_many_narrow_accesses_go_through_shared_memory() -> None:
         (5, "short_rows_staged", 5),
         (7, "short_rows_staged", 7),
         (4, "short_rows", 4),
-        (31, "short_rows_staged", 1),
     ],
 )
 def test_a_thread_takes_neighbours_whose_results_lie_far_apart(

@@ -50,6 +50,8 @@ class _Batch:
         what the others compute costs nothing; and whether they fit."""
         if self.alike is None or other.alike is None or self.alike[0] != other.alike[0]:
             return False
+        if not all(p.reads for p in (*self.parts, *other.parts)):
+            return False  # a fill needs no kernel
         return _have_room([p.kernel for p in (*self.parts, *other.parts)]) and self._fits(other)
 
     def _fits(self, other: _Batch) -> bool:

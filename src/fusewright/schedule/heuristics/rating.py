@@ -118,7 +118,7 @@ def decide(
     first, kin_only = _other_than_vectors(params), own.us < MARGIN * bound
 
     def wanted(p: Params) -> bool:
-        return _other_than_vectors(p) != first and (p.scheduler == first[0] or not kin_only)
+        return _other_than_vectors(p) != first and (_is_kin(p, params) or not kin_only)
 
     listed = rate(dataflow(), target, wanted)
     rated = [c for c in listed if isinstance(c, Rated)]
@@ -135,7 +135,7 @@ def _is_faster(other: Rated, first: Rated) -> bool:
     us, first_us = other.cost.us, first.cost.us
     if us * MARGIN < first_us:
         return True
-    if other.params.scheduler == first.params.scheduler and us * KIN_MARGIN < first_us:
+    if _is_kin(other.params, first.params) and us * KIN_MARGIN < first_us:
         return True
     before = dict(first.cost.parts)
     return (
@@ -143,6 +143,13 @@ def _is_faster(other: Rated, first: Rated) -> bool:
         and us * SURE_MARGIN < first_us
         and all(t <= max(before.get(name, 0.0), first_us / DOUBT) for name, t in other.cost.parts)
     )
+
+
+def _is_kin(other: Params, first: Params) -> bool:
+    """Whether one scheduler makes both, without clusters, of which the model does not know where
+    they have room."""
+    has_cluster = any(name == "cluster" for name, _ in (*other.values, *first.values))
+    return other.scheduler == first.scheduler and not has_cluster
 
 
 def _accesses(params: Params) -> list[tuple[str, object]]:
