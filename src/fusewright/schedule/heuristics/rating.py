@@ -146,10 +146,12 @@ def _is_faster(other: Rated, first: Rated) -> bool:
 
 
 def _is_kin(other: Params, first: Params) -> bool:
-    """Whether one scheduler makes both, without clusters, of which the model does not know where
-    they have room."""
-    has_cluster = any(name == "cluster" for name, _ in (*other.values, *first.values))
-    return other.scheduler == first.scheduler and not has_cluster
+    """Whether one scheduler makes both, in one way over all elements, and without clusters: the
+    model does not know where these have room, nor what the first-level cache keeps of a way."""
+    named, first_named = dict(other.values), dict(first.values)
+    has_cluster = "cluster" in named or "cluster" in first_named
+    alike = named.get("walk") == first_named.get("walk")
+    return other.scheduler == first.scheduler and alike and not has_cluster
 
 
 def _accesses(params: Params) -> list[tuple[str, object]]:

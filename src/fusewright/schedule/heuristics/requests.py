@@ -29,7 +29,7 @@ from fusewright.core.expr import (
 )
 from fusewright.core.instructions import CODE
 from fusewright.core.sampling import Sampler
-from fusewright.core.substitution import estimate, substitute
+from fusewright.core.substitution import estimate
 from fusewright.core.symbolic import Symbolic
 from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage
@@ -321,17 +321,20 @@ def _borders(
     points, exists = _points(a, loops, inner, range(WARP_SIZE, WARP_SIZE + 1))
     following = Sampler(points).value(a.address) * a.tensor.dtype.nbytes
     following = np.broadcast_to(following, (SAMPLES, 1, address.shape[2]))
-    apart = np.abs(following[:, 0, 0] - address[:, -1, -1])
+    apart = np.abs(following[:, 0, 0] - address[:, -1, 0])
     meets = (apart <= LINE_NBYTES) & np.broadcast_to(exists, (SAMPLES, 1, 1))[:, 0, 0]
     return beside * float(1 - meets.mean())
 
 
 def _goes_on(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None) -> bool:
-    """Whether a thread's own trips walk along a row."""
+    """Whether a thread's own trips walk along a row, as most of the sampled ones show."""
+    points, _ = _points(a, loops, inner, range(1))
+    here = Sampler(points).value(a.address)
     for x, v in loops:
         if isinstance(v, Var) and x.parallel.is_serial and x is not inner:
-            step = substitute(a.address, {v: v + 1}) - a.address
-            if abs(estimate(step)) * a.tensor.dtype.nbytes <= WARP_SIZE * MAX_VECTOR_NBYTES:
+            there = Sampler({**points, v: points[v] + 1}).value(a.address)
+            step = float(np.median(np.abs(there - here))) * a.tensor.dtype.nbytes
+            if step <= WARP_SIZE * MAX_VECTOR_NBYTES:
                 return True
     return False
 
