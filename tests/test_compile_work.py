@@ -118,12 +118,17 @@ def test_of_a_product(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], 
     assert calls(lambda: fw.compile(fusion)) < 1.25 * least
 
 
+LARGE = {"group_norm_silu": 2}
+"""Fusions with a kernel that does, in a cluster, what three launches did: its threads walk over 20
+vectors of a row three times, in the open. By how much they may take longer."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CORPUS, ids=lambda c: c.name)
 def test_of_a_fusion_of_the_corpus(case: Any) -> None:
     programs: list[fw.Program] = []
     work = calls(lambda: programs.append(fw.compile(fw.trace(case.fn, *case.specs))))
-    assert work < A_FIFTH_OF_A_SECOND * len(programs[0].kernels)
+    assert work < A_FIFTH_OF_A_SECOND * len(programs[0].kernels) * LARGE.get(case.name, 1)
 
 
 def test_of_a_join_of_many_symbolic_pieces() -> None:

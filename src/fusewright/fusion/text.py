@@ -15,6 +15,7 @@ from typing import Any, NoReturn, cast
 
 import numpy.typing as npt
 
+from fusewright.collection import without_collection
 from fusewright.core import atoms, expr
 from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import dtype_of
@@ -250,7 +251,10 @@ class _Reader:
 # --- pieces -------------------------------------------------------------------------------------
 
 
+@without_collection()
 def _parsed(text: str) -> ast.expr:
+    """The tree of an expression. Python 3.11 counts the depth of all trees in one place, and raises
+    a SystemError where garbage that is collected meanwhile lets it run other code."""
     return ast.parse(text, mode="eval").body
 
 
