@@ -7,6 +7,9 @@ import math
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Shape, Tensor
 
+STORED_TRIPS = 2
+"""Trips to memory that a value makes which is stored: it is written, and read again."""
+
 
 def numel_estimate(shape: Shape) -> int:
     """The number of elements of a shape."""

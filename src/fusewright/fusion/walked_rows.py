@@ -26,12 +26,11 @@ from fusewright.fusion.partitioning import (
 )
 from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, ROWS_AT_A_TIME, Held
 from fusewright.fusion.row_alignment import lanes_of_word
+from fusewright.fusion.sizes import STORED_TRIPS
 from fusewright.target import Target
 
 SHORTEST = 64
 """Elements of a row that is worth a walk: of fewer, partial results are a large part."""
-TRIPS = 2
-"""Trips to memory of a partial result: it is written, and read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +206,7 @@ def _cost(
     left = made.rows * d.total // (length // rows.together) if d.leaves_rows(rows) else 0
     is_whole = parts == 1 and (not d.fast or d.is_across(rows))
     idle = max(1.0, at_once / (several * parts))
-    return (nbytes + TRIPS * item * (left + (0 if is_whole else columns))) * idle
+    return (nbytes + STORED_TRIPS * item * (left + (0 if is_whole else columns))) * idle
 
 
 def _numel(t: Tensor) -> int:

@@ -31,7 +31,7 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
+from fusewright.fusion.sizes import STORED_TRIPS, nbytes_estimate, numel_estimate
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
@@ -47,7 +47,6 @@ from fusewright.host.groups import (
 )
 from fusewright.host.products import is_reading, view_of
 from fusewright.host.read_stored import (
-    SAVED_TRIPS,
     functions_between,
     needed_of,
     read_what_is_stored,
@@ -279,7 +278,7 @@ class _Former:
         for o in sources:
             chain, own = self._chain(o), nbytes_estimate(o)
             large = sum(n for n in _read_by(chain) if n * SMALL > own)
-            if chain and o not in self.fusion.outputs and large <= SAVED_TRIPS * own:
+            if chain and o not in self.fusion.outputs and large <= STORED_TRIPS * own:
                 out += chain
         return out
 

@@ -20,12 +20,9 @@ from fusewright.fusion.ir import (
     is_alone,
 )
 from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.fusion.sizes import STORED_TRIPS, nbytes_estimate
 from fusewright.host.groups import MAX_RECOMPUTED, has_more_ops, is_view
 from fusewright.schedule.heuristics.common import SMALL
-
-SAVED_TRIPS = 2
-"""Trips to memory that a value makes which is not repeated: it is written, and read again."""
 
 Group = tuple[Tensor, ...]
 
@@ -110,7 +107,7 @@ def _recomputed(
             trips[x] = 1
             continue
         if x is not t and isinstance(x.op, Reduce):
-            trips[x] = SAVED_TRIPS
+            trips[x] = STORED_TRIPS
             continue
         is_cheap = isinstance(x.op, Pointwise) or is_view(x)
         if not (is_cheap and x in groups[own]) or is_alone(x):
@@ -123,7 +120,7 @@ def _recomputed(
         return []
     own_nbytes = nbytes_estimate(t)
     large = [n * k for x, k in trips.items() if (n := nbytes_estimate(x)) * SMALL > own_nbytes]
-    return list(found) if sum(large) < SAVED_TRIPS * own_nbytes else []
+    return list(found) if sum(large) < STORED_TRIPS * own_nbytes else []
 
 
 def _is_stored(t: Tensor, groups: Sequence[Group], own: int, outputs: Collection[Tensor]) -> bool:

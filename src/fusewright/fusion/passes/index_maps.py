@@ -41,8 +41,9 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.fold_crops import is_crop
 
-MAX_EXTENT = 1 << 24
-"""Places along an axis that are looked at."""
+MAX_EXTENT = 1 << 21
+"""Places along an axis that are looked at: a tenth of a second for all of them (a core of a server,
+2026-11-27: 16 million take 0.9 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ def turns_of(by: Map) -> dict[int, tuple[Var, Expr]]:
         if extent is None or extent > MAX_EXTENT:
             continue
         places = np.broadcast_to(Sampler({own[0]: np.arange(extent)}).value(e), (extent,))
-        if np.array_equal(np.sort(places), np.arange(extent)):
+        is_inside = places.min(initial=0) >= 0 and places.max(initial=0) < extent
+        if is_inside and (np.bincount(places, minlength=extent) == 1).all():
             out[axis] = own[0], e
     return out
 
