@@ -10,9 +10,10 @@ import pytest
 
 import fusewright as fw
 from fusewright.core.expr import as_expr
-from fusewright.fusion.ir import Fusion, Input, Permute, Reduce, Reshape
+from fusewright.fusion.ir import Fusion, IndexMap, Input, Permute, Reduce, Reshape
 from fusewright.fusion.orders import order_of, reshaped_order, strides_in
 from fusewright.fusion.passes.follow_memory import follow_memory, wanted_orders
+from fusewright.fusion.text import parse_fusion
 
 N, C, H, W = 3, 8, 5, 7
 LAST = (0, 2, 3, 1)
@@ -154,3 +155,10 @@ def test_reshapes(old: Any, new: Any, order: Any, want: Any) -> None:
         found = tuple(a for a in found if a != 1)  # where an axis of size 1 stands means nothing
         want = tuple(a for a in want if a != 1)
     assert found == want
+
+
+def test_moves_of_arguments_that_lie_across_are_read_back_from_their_text() -> None:
+    across = fw.TensorSpec((4, 6, 3), "float32", strides=(18, 1, 6))
+    followed = follow_memory(traced(lambda x: fw.cos(fw.tile(x, (1, 1, 2))), across)).fusion
+    assert any(isinstance(t.op, IndexMap) for t in followed.values)
+    assert str(parse_fusion(str(followed))) == str(followed)

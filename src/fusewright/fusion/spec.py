@@ -318,6 +318,8 @@ def _check_index_map(t: Tensor, op: ir.IndexMap) -> None:
     for c, n in zip(op.coordinates, t.shape, strict=True):
         if c.upper != add(n, -1):
             _fail(t, f"coordinate {c} must go to {add(n, -1)}")
+    if [c.name for c in op.coordinates] != [f"i{k}" for k in range(t.ndim)]:
+        _fail(t, f"coordinates {op.coordinates} must be named i0, i1, .. by axis, as in its text")
     empty = any(constant_value(n) == 0 for n in t.shape)
     for e, n in zip(op.index, source.shape, strict=True):
         if not empty and (prove(less_equal(0, e)) is False or prove(less(e, n)) is False):

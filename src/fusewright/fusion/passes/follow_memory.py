@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import Expr
+from fusewright.core.substitution import substitute
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import (
     Broadcast,
@@ -200,9 +201,10 @@ class _Follower:
     def _mapped(self, t: Tensor, op: IndexMap, x: _Lying) -> _Lying:
         """A move within as many axes: those of the result stand as those of the operand do."""
         order = x.order
-        coordinates = tuple(op.coordinates[a] for a in order)
-        index = tuple(op.index[a] for a in order)
-        moved = dataclasses.replace(op, coordinates=coordinates, index=index)
+        at = build.coordinates(tuple(t.shape[a] for a in order))
+        renamed = {op.coordinates[a]: at[k] for k, a in enumerate(order)}
+        index = tuple(substitute(op.index[a], renamed) for a in order)
+        moved = dataclasses.replace(op, coordinates=at, index=index)
         return self._made(t, order, moved, [x.value])
 
     def _chosen(self, t: Tensor, given: Sequence[_Lying]) -> Order:
