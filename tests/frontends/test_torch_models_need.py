@@ -3,6 +3,7 @@ that would be launches of their own, views by strides; results beside eager."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from fusewright.frontends.torch import (  # noqa: E402
     partition,
     region as region_room,
 )
+from fusewright.frontends.torch.calls import refusal  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
@@ -145,6 +147,29 @@ def test_ranges_of_real_steps(limits: tuple[float, ...]) -> None:
 def test_ranges_of_real_steps_have_known_ends(limits: tuple[Any, ...]) -> None:
     with pytest.raises(UnsupportedError, match="arange by a symbolic step, or real and symbolic"):
         LOWERINGS[torch.ops.aten.arange.start_step]((dtypes.float32,), *limits)
+
+
+def test_batch_norm_by_running_statistics_whatever_a_device_makes_of_those_of_the_batch() -> None:
+    """Torch has empty results on the host, and on some devices such of a place for each channel."""
+    batch_norm = torch.ops.aten._native_batch_norm_legit_no_training.default
+    given = (rand(2, 3, 4, 4), None, None, rand(3), rand(3).abs(), 0.1, 1e-5)
+    graph = torch.fx.Graph()
+    names = [
+        graph.placeholder(f"a{k}") if isinstance(a, torch.Tensor) else a
+        for k, a in enumerate(given)
+    ]
+    for n, a in zip(names, given, strict=True):
+        if isinstance(n, torch.fx.Node):
+            n.meta["val"] = a
+    call = graph.call_function(batch_norm, tuple(names))
+    call.meta["val"] = (given[0], rand(3), rand(3))
+    read = [graph.call_function(operator.getitem, (call, k)) for k in range(3)]
+    for k, n in enumerate(read):
+        n.meta["val"] = call.meta["val"][k]
+    graph.call_function(torch.ops.aten.relu.default, (read[0],))
+    assert refusal(call) is None
+    graph.output((read[1],))
+    assert "torch float32[3]" in str(refusal(call))
 
 
 def test_batch_norm_without_statistics() -> None:

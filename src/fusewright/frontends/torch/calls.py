@@ -158,7 +158,7 @@ def _call_key(node: Any) -> Hashable:
     sources = node.all_input_nodes
     number = {n: k for k, n in enumerate(sources)}
     types = [type_text(_value(n)) for n in (*sources, node)]
-    return str(node.target), call_text(node, number), tuple(types)
+    return str(node.target), call_text(node, number), tuple(types), _read_results(node)
 
 
 def _value(node: Any) -> Any:
@@ -231,18 +231,31 @@ def reduces(node: Any) -> bool:
     return any(isinstance(t.op, ir.Reduce) for t in _try(node).values)
 
 
+def _read_results(node: Any) -> frozenset[int] | None:
+    """Which of several results are read; None where that may be all."""
+    users = list(node.users)
+    if not users or not all(map(is_getitem, users)):
+        return None
+    return frozenset(u.args[1] for u in users if u.users)
+
+
 def _try(node: Any) -> ir.Fusion:
-    """Traces the node alone, at the sizes of the example, and compares the result's type."""
+    """Traces the node alone, at the sizes of the example, and compares the types of the results
+    that are read: devices differ in what they make of others, such as the statistics of a batch
+    norm that does not train."""
     sources = node.all_input_nodes
     arrays = [n for n in sources if isinstance(n.meta.get("val"), torch.Tensor)]
     rest = {n: constant_of(n) for n in sources if n not in arrays}
-    expected = list(tensors_of(node.meta["val"]))
+    value, read = node.meta["val"], _read_results(node)
+    several: Sequence[Any] = value if isinstance(value, tuple | list) else (value,)
+    expected = [(k, t) for k, v in enumerate(several) for t in tensors_of(v)]
 
     def alone(*operands: Array) -> list[Array]:
         result = trace_node(node, rest | dict(zip(arrays, operands, strict=True)))
         made = [result] if isinstance(result, Array) else [r for r in result if r is not None]
-        for m, t in zip(made, expected, strict=True):
-            _check_type(m, t)
+        for m, (k, t) in zip(made, expected, strict=True):
+            if read is None or k in read:
+                _check_type(m, t)
         return made
 
     specs = [TensorSpec(tuple(map(hint, t.shape)), t.dtype) for t in _values(arrays)]

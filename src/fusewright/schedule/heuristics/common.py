@@ -137,14 +137,14 @@ def cache_inputs(flow: Dataflow, through: Sequence[Stage] = ()) -> list[Stage]:
     Moves of inputs (broadcasts, slices, gathers) read global memory themselves, but for those in
     `through`, which read the copy. A copy is one of the users, so that all run along the same axes,
     but for those that fill tiles of shared memory, which have loops of their own; an input that is
-    only copied is read so already. Returns the stages that hold inputs in registers: the copies and
-    the moves.
+    copied once, and else not read, is read so already. Returns the stages that hold inputs in
+    registers: the copies and the moves.
     """
     copies: list[Stage] = []
     for s in list(flow.inputs):
         kept = [r for r in flow.consumers(s) if _is_copy(r) and not _fills_tiles(flow, r)]
         users = [r for r in flow.consumers(s) if r in kept or not _moves(r) or r in through]
-        if not s.shape or len(users) == len(kept):
+        if not s.shape or len(users) == len(kept) < 2:
             continue
         c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, Pointwise((), "copy"), [s])
         flow.replace_operand(users, s, c)
