@@ -247,7 +247,8 @@ def _try(node: Any) -> ir.Fusion:
     arrays = [n for n in sources if isinstance(n.meta.get("val"), torch.Tensor)]
     rest = {n: constant_of(n) for n in sources if n not in arrays}
     value, read = node.meta["val"], _read_results(node)
-    several: Sequence[Any] = value if isinstance(value, tuple | list) else (value,)
+    is_alone = not isinstance(value, tuple | list)
+    several = cast("Sequence[object]", (value,) if is_alone else value)
     expected = [(k, t) for k, v in enumerate(several) for t in tensors_of(v)]
 
     def alone(*operands: Array) -> list[Array]:
