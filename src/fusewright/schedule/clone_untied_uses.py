@@ -5,7 +5,11 @@
 
 A value that two readers need at different places of one line (two halves of a concat, a shifted
 and an unshifted use) can be inlined into one of them only. Where it is cheap, the other gets a
-clone of its own.
+clone of its own. Coordinates come first: one that is read along two axes ties these to each other,
+and what stands between then seems to be read elsewhere.
+
+    i = iota(n); t = table[i - i[:, None]]; y = where(i[:, None] > 0, x + t, 0)
+        ->   i1 = iota(n); i2 = iota(n); i3 = iota(n); t = table[i1 - i2[:, None]]; ..
 """
 
 from __future__ import annotations
@@ -38,12 +42,33 @@ def clone_untied_uses(flow: Dataflow) -> int:
         )
         if use is None:
             break
+        if not tried and (owned := _own_coordinates(flow)):
+            clones += owned
+            continue
         tried.add(use)
         cone = _cone(flow, *use)
         if cone:
             _clone(flow, cone, *use)
             clones += len(cone)
     return clones
+
+
+def _own_coordinates(flow: Dataflow) -> int:
+    """Gives every reader of a coordinate, or of one that is moved, one of its own; the number of
+    clones."""
+    count = 0
+    coordinates: dict[Stage, list[Stage]] = {}
+    for s in flow.stages:
+        behind = [coordinates.get(o) for o in s.operands]
+        if isinstance(s.op, Iota) or (behind and moves_data(s.op) and None not in behind):
+            coordinates[s] = [p for cone in behind for p in cone or ()] + [s]
+    for p in reversed(list(coordinates)):
+        uses = [(s, k) for s in flow.consumers(p) for k, o in enumerate(s.operands) if o is p]
+        for s, k in uses[1:]:
+            cone = list(dict.fromkeys(coordinates[p]))
+            _clone(flow, cone, s, k)
+            count += len(cone)
+    return count
 
 
 def is_loose(s: Stage, position: int) -> bool:
