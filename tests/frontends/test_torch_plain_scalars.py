@@ -1,4 +1,4 @@
-"""Constant scalars on the host that a device reads."""
+"""Constant scalars on the host that a device reads, and biases of convolutions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fusewright.frontends.torch.plain_biases import plain_biases  # noqa: E402
 from fusewright.frontends.torch.plain_scalars import plain_scalars  # noqa: E402
 
 aten = torch.ops.aten
@@ -37,7 +38,8 @@ class Drawn:
 
     def rewritten(self, *results: Any) -> None:
         self.graph.output(results)
-        plain_scalars(torch.fx.GraphModule(self.root, self.graph))
+        with self.mode:  # as torch.compile calls a backend
+            plain_scalars(torch.fx.GraphModule(self.root, self.graph))
 
 
 def test_a_scalar_that_is_computed_of_constants_is_its_number() -> None:
@@ -69,3 +71,30 @@ def test_what_is_written_to_or_drawn_at_random_is_no_constant() -> None:
     drawn.call(aten.add_.Tensor, drawn.constant, 1.0)
     drawn.rewritten(read)
     assert read.args == (drawn.x, drawn.constant)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_bias_is_added_behind_its_convolution(device: str) -> None:
+    given = [
+        torch.randn(s, generator=torch.Generator().manual_seed(0))
+        for s in ((2, 3, 8, 7), (4, 3, 3, 3), (4,))
+    ]
+    mode = torch._subclasses.fake_tensor.FakeTensorMode()
+    graph = torch.fx.Graph()
+    operands = [graph.placeholder(f"a{k}") for k in range(3)]
+    with mode:
+        for n, a in zip(operands, given, strict=True):
+            n.meta["val"] = torch.empty(a.shape, device=device)
+        at = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+        n = graph.call_function(aten.convolution.default, (*operands, *at))
+        n.meta["val"] = n.target(*(o.meta["val"] for o in operands), *at)
+    graph.output(n)
+    plain_biases(graph)
+    graph.lint()
+    called = [n for n in graph.nodes if n.op == "call_function"]
+    assert [n.args[2] is None for n in called if n.target is aten.convolution.default] == [
+        device == "cuda"
+    ]
+    assert all(n.meta["val"].device.type == device for n in called)
+    result = torch.fx.GraphModule({}, graph)(*given)
+    torch.testing.assert_close(result, torch.nn.functional.conv2d(*given))

@@ -19,6 +19,7 @@ from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import partition
 from fusewright.frontends.torch.permutations import tell_permutations
+from fusewright.frontends.torch.plain_biases import plain_biases
 from fusewright.frontends.torch.plain_scalars import plain_scalars
 from fusewright.frontends.torch.plain_scatters import plain_scatters
 from fusewright.frontends.torch.plain_strides import plain_strides
@@ -150,6 +151,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
     tell_permutations(module.graph)
     plain_scalars(module)
+    plain_biases(module.graph)
     plain_scatters(module.graph)
     plain_strides(module.graph)
     plain_writes(module.graph)

@@ -26,6 +26,11 @@ _log = logging.getLogger(__name__)
 
 def plain_scalars(module: Any) -> None:
     """Replaces constant scalars on the host in an aten graph with example values."""
+    with _fake.unset_fake_temporarily(), torch.no_grad():
+        _replace_scalars(module)
+
+
+def _replace_scalars(module: Any) -> None:
     graph = module.graph
     written = {a for n in graph.nodes if _writes(n) for a in n.all_input_nodes}
     known: dict[Any, Any] = {}
@@ -67,9 +72,8 @@ def _is_computable(n: Any, known: dict[Any, Any]) -> bool:
 
 def _value(n: Any, known: dict[Any, Any]) -> Any | None:
     try:
-        with _fake.unset_fake_temporarily(), torch.no_grad():
-            args, kwargs = fx.node.map_arg((n.args, n.kwargs), known.__getitem__)
-            return n.target(*args, **kwargs)
+        args, kwargs = fx.node.map_arg((n.args, n.kwargs), known.__getitem__)
+        return n.target(*args, **kwargs)
     except Exception as e:  # torch raises it where the graph is called
         _log.debug("%s is not known ahead: %s: %s", n.name, type(e).__name__, e)
         return None
