@@ -62,6 +62,7 @@ from fusewright.schedule.heuristics.rating import Decisions, decide
 from fusewright.schedule.order_checks import check_allocation_orders
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
+from fusewright.schedule.shares import stored_by_few
 from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
@@ -272,6 +273,9 @@ class _Compiler:
         tuned: TunedSchedule | None,
     ) -> Made:
         flow, params = scheduled
+        lone = stored_by_few(flow) if len(segment.writes) > 1 else None
+        if lone is not None:
+            raise ScheduleError(f"{lone.name}: few of the kernel's threads would store it")
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         measured = tuned.measured if tuned else ()
         origin = Origin(segment, measured, self.made)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import fusewright as fw
 from fusewright.fusion.text import parse_fusion
+from fusewright.schedule.heuristics import pointwise
 
 COPIES = """\
 x0: bfloat16[96, 256] = Input(strides=(256, 1), alignment=16)
@@ -54,3 +56,15 @@ def test_copies_of_one_argument() -> None:
 def test_a_coordinate_of_rows_and_of_columns() -> None:
     x, table = (2, 4, 64, 64), (8, 4)
     assert_shared_out(fw.trace(biased, *(fw.TensorSpec(s, "float32") for s in (x, table))))
+
+
+@pytest.mark.refuses
+def test_what_few_threads_would_store_is_cut(
+    monkeypatch: pytest.MonkeyPatch, refused: list[str]
+) -> None:
+    """Without the register copy that ties them, copies have no loops in common."""
+    monkeypatch.setattr(pointwise, "cache_inputs", lambda _: [])
+    program = fw.compile(parse_fusion(COPIES))
+    assert len(program.kernels) == 1  # of one copy, launched for each
+    assert refused
+    assert any("few of the kernel's threads" in r.rule for r in program.reasons)
