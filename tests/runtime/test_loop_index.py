@@ -17,6 +17,7 @@ import fusewright as fw
 from fusewright.fusion.text import parse_fusion
 
 X = draw(9, 5)
+TWICE = np.concatenate([X[:1] * 2, X[1:]])
 
 
 def rows(f: Callable[[np.ndarray, int], np.ndarray], trips: int) -> np.ndarray:
@@ -53,6 +54,7 @@ def test_a_block_at_the_index_is_written_in_place(gpu: FakeDriver) -> None:
         (lambda x, i: x[i // 2], lambda i: X[i // 2]),
         (lambda x, i: x[i % 3], lambda i: X[i % 3]),
         (lambda x, i: x[fw.minimum(i, 2)], lambda i: X[min(i, 2)]),
+        (lambda x, i: fw.tanh(fw.concat([x[:1] * 2, x[1:]]))[i], lambda i: np.tanh(TWICE[i])),
         (lambda x, i: fw.sum(x[i : i + 2], axis=0), lambda i: X[i : i + 2].sum(0)),
         (lambda x, i: fw.roll(x, i, axis=0)[3], lambda i: np.roll(X, i, axis=0)[3]),
         (lambda x, i: fw.pad(x[0, 2:], ((1, 1),))[:5] * i, lambda i: np.pad(X[0, 2:], 1) * i),
