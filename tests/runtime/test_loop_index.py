@@ -74,6 +74,17 @@ def test_what_is_read_at_the_index(gpu: FakeDriver, read: Any, want: Any) -> Non
     agree(gpu, fn, [c.astype(np.float32)], X)
 
 
+def test_a_block_of_a_loop_inside_is_all_that_is_inserted(gpu: FakeDriver) -> None:
+    def fn(x: fw.Array) -> fw.Array:
+        def body(i: Any, c: Any) -> Any:
+            inner = fw.fori_loop(0, 3, lambda _, v: v * 0.5 + 0.1, c * 0.1)
+            return fw.insert(c, inner[i : i + 1], (i, 0))
+
+        return fw.fori_loop(0, 9, body, x)
+
+    agree(gpu, fn, [rows(lambda c, i: put(c, i, c[i] * 0.0125 + 0.175), 9)], X)
+
+
 def test_bounds_may_be_symbols(gpu: FakeDriver) -> None:
     def fn(x: fw.Array, y: fw.Array) -> fw.Array:
         n = x.shape[0]
