@@ -85,6 +85,18 @@ def test_a_block_of_a_loop_inside_is_all_that_is_inserted(gpu: FakeDriver) -> No
     agree(gpu, fn, [rows(lambda c, i: put(c, i, c[i] * 0.0125 + 0.175), 9)], X)
 
 
+@pytest.mark.parametrize(("rows_of", "first"), [(1, 0), (3, 2)])
+def test_the_index_of_a_single_trip_is_a_number(gpu: FakeDriver, rows_of: int, first: int) -> None:
+    def fn(x: fw.Array) -> fw.Array:
+        def body(i: Any, c: Any) -> Any:
+            return fw.insert(c, c[i : i + 1] * 0.5 + fw.sum(c[:i], axis=0), (i, 0))
+
+        return fw.fori_loop(first, first + 1, body, x)
+
+    x = X[:rows_of]
+    agree(gpu, fn, [put(x, first, x[first] * 0.5 + x[:first].sum(0))], x)
+
+
 def test_bounds_may_be_symbols(gpu: FakeDriver) -> None:
     def fn(x: fw.Array, y: fw.Array) -> fw.Array:
         n = x.shape[0]
