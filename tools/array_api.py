@@ -73,6 +73,11 @@ def run(suite: Path, plugin: tuple[str, ...], examples: int, only: str) -> Count
             cwd=suite, env=environment, check=False,
         )
         # fmt: on
+        if not record.exists():
+            sys.exit(
+                "the suite did not run, for the reason above; what it needs itself is in "
+                f"{suite / 'requirements.txt'}: pip install -r it into this environment"
+            )
         return counts_of(record.read_text(encoding="utf-8"))
 
 

@@ -128,6 +128,15 @@ def test_lanes_are_words_or_cut_out_of_two_or_neither(
     assert fit_of(address, LANE, 8, itemsize, alignment) is fit
 
 
+@pytest.mark.parametrize("count", [3, 5, 6, 7])
+@pytest.mark.parametrize("alignment", [4, 8, 16])
+def test_lanes_that_fill_no_words_are_read_alone(count: int, alignment: int) -> None:
+    v = Var("v", 0, count - 1)
+    assert fit_of(count * ROW + v, v, count, 4, alignment) is Fit.NARROW
+    assert fit_of(24 * ROW + 2 * v, v, count, 4, alignment) is Fit.NARROW
+    assert fit_of(3 * ROW + v, v, 3, 8, alignment) is Fit.NARROW
+
+
 ORDERS = [
     (8 * ROW + 7 - LANE, "8*row", (7, 6, 5, 4, 3, 2, 1, 0)),
     (9 * ROW + 7 - LANE, "9*row", (7, 6, 5, 4, 3, 2, 1, 0)),

@@ -32,6 +32,13 @@ def test_equal_programs_are_compiled_once_and_complex_ones_not_at_all():
 
 
 @pytest.mark.usefixtures("installed")
+def test_data_that_is_read_twice_is_one_argument():
+    x = fw.asarray([1.0, 2.0])
+    np.testing.assert_array_equal(np.asarray(x * x), [1, 4])
+    assert kernels.counts == {"simulated": 1, "compiled": 1, "oracle": 0}
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_race_is_an_error(monkeypatch: pytest.MonkeyPatch):
     simulate = fw.Program.simulate
 
@@ -58,3 +65,11 @@ def test_sources_that_are_not_complete_are_named(tmp_path):
     (tmp_path / "array_api_tests").mkdir()
     with pytest.raises(SystemExit, match="reads signatures from its submodule"):
         array_api.check_suite(tmp_path)
+
+
+def test_a_suite_that_does_not_start_is_told(tmp_path, capfd):
+    (tmp_path / "array_api_tests").mkdir()
+    (tmp_path / "conftest.py").write_text("raise ImportError('pytest-json-report is required')")
+    with pytest.raises(SystemExit, match=r"did not run.*requirements\.txt"):
+        array_api.run(tmp_path, (), 1, "nothing")
+    assert "pytest-json-report is required" in "".join(capfd.readouterr())

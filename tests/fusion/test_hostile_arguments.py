@@ -22,7 +22,7 @@ class Two:
 
 
 HOSTILE: list[Any] = [
-    None, "no", float("nan"), float("inf"), -1.5, 10**30, -1, 7, True, 1j, [], (), [1, 2], (-9, 9),
+    None, "no", float("nan"), float("inf"), -1.5, 10**400, -1, 7, True, 1j, [], (), [1, 2], (-9, 9),
     (1.5,), ("a",), {}, object(), np.ones(3), np.int64(99), np.longdouble(1), Two(), slice(None),
     ..., int,
 ]  # fmt: skip

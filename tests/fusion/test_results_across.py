@@ -60,3 +60,17 @@ def test_what_elements_alone_decide_is_transposed_where_it_is_made() -> None:
     assert len(program.launches) == 1
     fusion = store_in_orders(fw.trace(lambda x: fw.exp(x), spec), [(1, 0)])
     assert values_across(fusion) == []
+
+
+def test_an_argument_across_that_is_a_result_too() -> None:
+    def fn(x: Any) -> Any:
+        return fw.pad(x, ((1, 1), (2, 0)), "reflect"), x
+
+    spec = S((4, 9), "float32", strides=(1, 4), alignment=4)
+    fusion = fw.trace(fn, spec)
+    x = np.asfortranarray(np.arange(36, dtype=np.float32).reshape(4, 9))
+    for f in (fusion, store_across(fusion, set(fusion.inputs))):
+        result = fw.compile(f).simulate(x)
+        assert result.races == []
+        np.testing.assert_array_equal(result.outputs[0], np.pad(x, ((1, 1), (2, 0)), "reflect"))
+        np.testing.assert_array_equal(result.outputs[1], x)

@@ -186,3 +186,19 @@ def test_a_piece_of_no_elements_has_no_borders() -> None:
 
     spec = S((1, 20000), "float16")
     assert len(fw.compile(fw.trace(program, spec, spec)).launches) <= 3
+
+
+@pytest.mark.parametrize(("dtype", "alignment"), [("float32", 4), ("float64", 16)])
+def test_three_neighbours_are_no_vector(dtype: str, alignment: int) -> None:
+    """Three lanes of 12 bytes, or of one word and a half, in memory that begins inside of words."""
+
+    def fn(a: Any, b: Any) -> Any:
+        return fw.cumulative_sum(fw.abs(fw.einsum("bij,bkj->bik", a, b)), axis=0)
+
+    across = S((3, 3, 3), dtype, strides=(1, 3, 9), alignment=alignment)
+    fusion = fw.trace(fn, S((3, 8, 3), dtype), across)
+    a = np.random.default_rng(0).standard_normal((3, 8, 3)).astype(dtype)
+    b = np.asfortranarray(a[:, :3])
+    result = fw.compile(fusion).simulate(a, b)
+    assert result.races == []
+    np.testing.assert_allclose(result.outputs[0], fw.evaluate(fusion, a, b)[0], rtol=1e-5)

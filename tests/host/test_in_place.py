@@ -168,6 +168,35 @@ def test_a_part_is_changed_in_place() -> None:
     assert figures(p) == (1, 0, 2 * 5 * 40 * 4)
 
 
+def sums(d: Any) -> Any:
+    """A value as large as the argument that a kernel stores, as others read it too."""
+    return fw.cumulative_sum(fw.cumulative_sum(d, axis=0)[::-1], axis=0)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda d: (fw.insert(d, (s := sums(d))[3:9], (3, 0)), fw.cumulative_max(s[::-1], axis=0)),
+        lambda d: (
+            fw.concat([(s := sums(d))[:30], (t := sums(d * 2))[30:]]),
+            fw.cumulative_max(s[::-1], axis=0),
+            fw.cumulative_max(t[::-1], axis=0),
+        ),
+        lambda d: fw.insert(
+            d, fw.fori_loop(0, 3, lambda _, v: v * 0.5 + fw.roll(v, 1), d * 0.1)[3:9], (3, 0)
+        ),
+    ],
+    ids=["argument and value", "two values", "argument and loop"],
+)
+def test_parts_of_two_values_in_one_memory_are_not_both_there_already(fn) -> None:
+    fusion = fw.trace(fn, D)
+    x = np.random.default_rng(0).standard_normal((100, 40)).astype(np.float32)
+    result = fw.compile(fusion, donate=("d",)).simulate(x)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
 def test_an_argument_that_is_returned_costs_nothing() -> None:
     assert figures(assert_donated_agrees(lambda d: d, D)) == (0, 0, 0)
 

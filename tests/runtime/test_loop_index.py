@@ -17,6 +17,7 @@ import fusewright as fw
 from fusewright.fusion.text import parse_fusion
 
 X = draw(9, 5)
+TWICE = np.concatenate([X[:1] * 2, X[1:]])
 
 
 def rows(f: Callable[[np.ndarray, int], np.ndarray], trips: int) -> np.ndarray:
@@ -53,6 +54,7 @@ def test_a_block_at_the_index_is_written_in_place(gpu: FakeDriver) -> None:
         (lambda x, i: x[i // 2], lambda i: X[i // 2]),
         (lambda x, i: x[i % 3], lambda i: X[i % 3]),
         (lambda x, i: x[fw.minimum(i, 2)], lambda i: X[min(i, 2)]),
+        (lambda x, i: fw.tanh(fw.concat([x[:1] * 2, x[1:]]))[i], lambda i: np.tanh(TWICE[i])),
         (lambda x, i: fw.sum(x[i : i + 2], axis=0), lambda i: X[i : i + 2].sum(0)),
         (lambda x, i: fw.roll(x, i, axis=0)[3], lambda i: np.roll(X, i, axis=0)[3]),
         (lambda x, i: fw.pad(x[0, 2:], ((1, 1),))[:5] * i, lambda i: np.pad(X[0, 2:], 1) * i),
@@ -70,6 +72,29 @@ def test_what_is_read_at_the_index(gpu: FakeDriver, read: Any, want: Any) -> Non
     for i in range(8):
         c = c * 0.5 + want(i)
     agree(gpu, fn, [c.astype(np.float32)], X)
+
+
+def test_a_block_of_a_loop_inside_is_all_that_is_inserted(gpu: FakeDriver) -> None:
+    def fn(x: fw.Array) -> fw.Array:
+        def body(i: Any, c: Any) -> Any:
+            inner = fw.fori_loop(0, 3, lambda _, v: v * 0.5 + 0.1, c * 0.1)
+            return fw.insert(c, inner[i : i + 1], (i, 0))
+
+        return fw.fori_loop(0, 9, body, x)
+
+    agree(gpu, fn, [rows(lambda c, i: put(c, i, c[i] * 0.0125 + 0.175), 9)], X)
+
+
+@pytest.mark.parametrize(("rows_of", "first"), [(1, 0), (3, 2)])
+def test_the_index_of_a_single_trip_is_a_number(gpu: FakeDriver, rows_of: int, first: int) -> None:
+    def fn(x: fw.Array) -> fw.Array:
+        def body(i: Any, c: Any) -> Any:
+            return fw.insert(c, c[i : i + 1] * 0.5 + fw.sum(c[:i], axis=0), (i, 0))
+
+        return fw.fori_loop(first, first + 1, body, x)
+
+    x = X[:rows_of]
+    agree(gpu, fn, [put(x, first, x[first] * 0.5 + x[:first].sum(0))], x)
 
 
 def test_bounds_may_be_symbols(gpu: FakeDriver) -> None:

@@ -67,3 +67,24 @@ def test_blocks_take_fewer_lines_where_they_hold_them() -> None:
     (held,) = (b for b in kernel.smem if b.nbytes > 64 * 1024)
     assert held.nbytes >= 1500 * 16 * 4
     assert sum(b.nbytes for b in kernel.smem if b.alias_of is None) < 114 * 1024
+
+
+@pytest.mark.parametrize("length", [7, 1000, 1390])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_lines_are_whole_before_they_are_read_backwards(length: int, reverse: bool) -> None:
+    """Two scans read one input in one loop; what meets the one with the other, which it reads from
+    its end, waits until that loop is over."""
+
+    def turned(x: Array) -> Array:
+        return x[::-1] if reverse else x
+
+    def fn(x: Array) -> tuple[Array, ...]:
+        y, z = (turned(fw.cumulative_sum(v, axis=0)) for v in (turned(x), turned(x * 2)))
+        return y, z, fw.sum(y[::-1] * z)
+
+    fusion = fw.trace(fn, fw.TensorSpec((length,), "float32"))
+    x = np.random.default_rng(0).uniform(0, 1, length).astype(np.float32)
+    result = fw.compile(fusion).simulate(x)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4)

@@ -180,3 +180,17 @@ def test_few_places_of_a_line_are_read_alone() -> None:
     f = fw.trace(lambda x, i: fw.take(x, i, axis=1), T((4096, 512), "float32"), T((9,), "int32"))
     (found,) = listed(prepare(f, TARGET))
     assert isinstance(found, Refused) and found.why.startswith("9 places of a line")
+
+
+@pytest.mark.parametrize("axes", [("n", "m"), (3, "n"), ("n", "n"), ("n", "m", 3)])
+def test_lines_of_an_unknown_length_are_no_tile(axes: tuple[int | str, ...]) -> None:
+    f = fw.trace(lambda x: fw.take(x, fw.arange(x.shape[1]) // 2, axis=1), T(axes, "bfloat16"))
+    (found,) = listed(prepare(f, TARGET))
+    assert isinstance(found, Refused) and "a tile has a known size" in found.why
+    for n, m in ((2, 2), (7, 33), (33, 70)):
+        shape = [{"n": n, "m": m}.get(str(e), e) for e in axes]
+        x = np.random.default_rng(n).integers(0, 99, shape).astype(T((), "bfloat16").dtype.numpy)
+        result = fw.compile(f).simulate(x)
+        assert result.races == []
+        want = x[:, np.arange(x.shape[1]) // 2]
+        np.testing.assert_array_equal(result.outputs[0].astype("f4"), want.astype("f4"))

@@ -153,3 +153,19 @@ def test_rows_that_no_shared_memory_holds_are_stored_in_the_order_of_the_program
     spec = fw.TensorSpec((5003, 4096), "float16", strides=(1, 5003))
     program = fw.compile(fw.trace(softmax, spec), target="sm_90a")
     assert not any("tiled" in str(k.heuristic) for k in program.kernels)
+
+
+@pytest.mark.parametrize("rows", [300, "n"])
+def test_what_a_map_reads_along_another_axis_goes_through_no_tile(rows: int | str) -> None:
+    """Four places of a reflection of three elements, which lie a row apart."""
+
+    def fn(x: Any) -> Any:
+        return fw.nn.softmax(fw.pad(x.T, ((0, 0), (2, 2)), "reflect")[:, 3:], axis=-1)
+
+    fusion = fw.trace(fn, fw.TensorSpec((3, rows), "float32"))
+    program = fw.compile(fusion)
+    assert len(program.launches) == 1
+    x = np.random.default_rng(0).normal(size=(3, 300)).astype(np.float32)
+    result = program.simulate(x)
+    assert result.races == []
+    np.testing.assert_allclose(result.outputs[0], fw.evaluate(fusion, x)[0], rtol=1e-5)

@@ -90,9 +90,11 @@ def fit_of(address: Expr, lane: Var, width: int, itemsize: int, alignment: int) 
     """How groups of `width` lanes lie, of elements of `itemsize` bytes in memory that begins at a
     multiple of `alignment` bytes; wider groups than 16 bytes are several words. Memory that begins
     inside of a word is cut out of two as well, unless it begins at its middle: halves of words are
-    as good then. Elements that fill registers are not put together: one by one they take fewer
-    instructions."""
+    as good then. Lanes that fill no words, as three do, are read alone. Elements that fill
+    registers are not put together: one by one they take fewer instructions."""
     lanes, width = width, min(width, MAX_VECTOR_NBYTES // itemsize)
+    if lanes % width or width & (width - 1):
+        return Fit.NARROW
     nbytes = width * itemsize
     begins_anywhere = alignment % nbytes != 0
     if not begins_anywhere and vector_width(address, lane, (), width) == width:

@@ -526,8 +526,9 @@ class Array(Methods):
                 found.append(t)
             elif isinstance(t.op, ir.Input) or ir.tensor_variables(t):
                 return None
-            stack.extend(o for o in t.op.operands if o not in seen)
-            seen.update(t.op.operands)
+            fresh = [o for o in dict.fromkeys(t.op.operands) if o not in seen]
+            stack.extend(fresh)
+            seen.update(fresh)
         return tuple(found)
 
     def numpy(self, asked: str = "numpy()") -> npt.NDArray[Any]:

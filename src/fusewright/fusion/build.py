@@ -20,6 +20,7 @@ from fusewright.dtypes import DType
 from fusewright.errors import AxisError, UserError
 from fusewright.fusion import ir
 from fusewright.fusion.ir import Op, Scalar, Shape, Tensor
+from fusewright.fusion.operands import check_bits
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.positions import expression_of
 
@@ -196,7 +197,9 @@ def integer(op: str, what: str, given: object) -> int:
         )
     try:
         if not isinstance(given, bool):
-            return operator.index(cast_type("SupportsIndex", given))
+            found = operator.index(cast_type("SupportsIndex", given))
+            check_bits(f"{op}: {what}", found)
+            return found
     except TypeError:
         pass
     raise UserError(f"{op}: {what}={given!r} is {type(given).__name__}; it must be an integer")
@@ -227,6 +230,8 @@ def extents(op: str, what: str, given: object) -> tuple[Expr, ...]:
 def number(op: str, what: str, given: object) -> float:
     """An argument that must be a finite real number, which an int stays."""
     value = cast_type("object", given.item()) if isinstance(given, np.generic) else given
+    if isinstance(value, int):
+        check_bits(f"{op}: {what}", value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise UserError(f"{op}: {what}={given!r} must be a finite real number")
     return value

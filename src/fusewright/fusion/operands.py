@@ -13,6 +13,7 @@ from fusewright.fusion.call_numbers import is_at_least
 from fusewright.fusion.ir import Scalar
 
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+MOST_BITS = 1023  # integers below 2**1023 are floats of 64 bits, and Python prints them
 DEVICE = "host"  # where the standard's `device` says that recorded arrays are
 
 Category = Literal[
@@ -118,6 +119,8 @@ def check_scalar(op: str, scalar: Scalar | complex, dtype: DType) -> None:
             "array's dtype, and this one cannot; cast the array with fw.astype, or the scalar in "
             "Python"
         )
+    if isinstance(scalar, int):
+        check_bits(f"{op}: a scalar", scalar)
     if dtype.is_integer and isinstance(scalar, int):
         low, high = dtype.integer_range
         if not low <= scalar <= high:
@@ -125,6 +128,15 @@ def check_scalar(op: str, scalar: Scalar | complex, dtype: DType) -> None:
                 f"{op}: {scalar} does not fit {dtype} ({low} to {high}); cast the array with "
                 "fw.astype first"
             )
+
+
+def check_bits(what: str, number: int) -> None:
+    """UserError for an integer that is no float either; its digits may be too many to print."""
+    if number.bit_length() > MOST_BITS:
+        raise UserError(
+            f"{what} is an integer of {number.bit_length()} bits, which fits no dtype and counts "
+            f"nothing; use one below 2**{MOST_BITS}"
+        )
 
 
 def check_size(op: str, size: Expr, dtype: DType) -> None:

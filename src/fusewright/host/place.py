@@ -165,7 +165,8 @@ class _Placer:
         if fixed:
             self.not_placed |= {o.name: OWN for o in fixed}
             return False
-        parts = [p for p in everything if not self._stays(t, p, set(g))]
+        staying = self._staying(t, everything, set(g))
+        parts = [p for p in everything if p not in staying]
         stays = len(parts) < len(everything)
         if isinstance(t.op, Insert) and any(not p.site.places for p in parts):
             return False  # what is around the block would be copied behind it
@@ -188,26 +189,39 @@ class _Placer:
         first in order."""
         return t in self.wanted and not self.computed[t]
 
-    def _stays(self, t: Tensor, p: Piece, members: set[Tensor]) -> bool:
-        """Whether a piece of a result in the memory of an argument is there already: a part of the
-        argument, or of a value as large, which is then made there too."""
+    def _staying(self, t: Tensor, everything: Sequence[Piece], members: set[Tensor]) -> set[Piece]:
+        """The pieces of a result in the memory of an argument that are there already: parts of one
+        value in each argument, as two would be written over each other. That is the argument
+        itself, or what lies there, before a value as large that is then made there."""
+        found = [(p, self._lies_there(t, p, members)) for p in everything]
+        chosen: dict[Tensor, Tensor] = {}
+        for p, source in sorted(found, key=lambda x: x[1] is None or self._is_new(x[1], x[0])):
+            if source is not None:
+                chosen.setdefault(p.site.root, source)
+        for root, source in chosen.items():
+            if source is not root and source not in self.sites:
+                self.sites[source] = [natural(root).of(source)]
+                self.versions[source, root] = self.versions[t, root] - 1
+        return {p for p, source in found if source is not None and chosen[p.site.root] is source}
+
+    def _is_new(self, source: Tensor, p: Piece) -> bool:
+        """Whether nothing says yet where the source of a piece lies."""
+        return source is not p.site.root and source not in self.sites
+
+    def _lies_there(self, t: Tensor, p: Piece, members: set[Tensor]) -> Tensor | None:
+        """The value that a piece is a part of, in its place, if that lies in the memory of the
+        piece's root, or is as large and may be made there."""
         root = p.site.root
-        version = self.versions.get((t, root))
-        if p.source is None or version is None:
-            return False
+        if p.source is None or (t, root) not in self.versions:
+            return None
         source, _ = source_of(p.source, members)
         there = natural(root).of(source)
-        is_new = source is not root and source not in self.sites
-        if is_new and (source.shape != root.shape or not self._is_made(source)):
-            return False
-        if not is_new and source is not root:
+        if self._is_new(source, p) and (source.shape != root.shape or not self._is_made(source)):
+            return None
+        if source is not root and source in self.sites:
             there = self.sites[source][0]
-        if not site_in_source(p.source, members, lambda _: there).is_at(p.site):
-            return False
-        if is_new:
-            self.sites[source] = [there]
-            self.versions[source, root] = version - 1
-        return True
+        is_there = site_in_source(p.source, members, lambda _: there).is_at(p.site)
+        return source if is_there else None
 
     def _is_made(self, t: Tensor) -> bool:
         return t in self.wanted and not isinstance(t.op, Input)

@@ -8,19 +8,20 @@ producers first, and no loop that reduces encloses a reader of what it reduces.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.conditions import less, prove
+from fusewright.core.conditions import less, less_equal, prove
 from fusewright.core.expr import ZERO, Expr, Int
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Scan, Sort
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.views import loop_value, loop_variables, operand, view
 
 
 @dataclass(eq=False, slots=True)
@@ -133,6 +134,7 @@ def build_nest(
     nest = Nest(root, home, nodes)
     _check_reductions(graph, body, consumers, nest)
     check_scans(graph, body)
+    _check_places(graph, body, consumers, nest)
     _order(body, consumers, nest)
     return nest
 
@@ -282,6 +284,42 @@ def _check_reductions(
                     f"{does} it; inline the values they share less deep, or recompute() them"
                 )
             stack.extend(consumers[c])
+
+
+def _check_places(
+    graph: AxisGraph, body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest
+) -> None:
+    """Raises ScheduleError for a value that is kept beyond its trip of a loop, as lines are that
+    are read at other places, and is read in the same loop at places that no trip has made yet."""
+    for p in body:
+        for c in consumers[p]:
+            pairs = list(zip(nest.nodes[p], nest.nodes[c], strict=False))[p.inline_depth :]
+            shared = {
+                p.inline_depth + i: a for i, (a, b) in enumerate(pairs) if a is not None and a is b
+            }
+            ahead = _read_ahead(graph, p, c, shared) if shared else None
+            if ahead is not None:
+                raise ScheduleError(
+                    f"{c.name} reads {p.name} at {ahead} of the loop {p.loops[min(shared)].axis} "
+                    "that makes it; inline the values they share less deep, or recompute() them"
+                )
+
+
+def _read_ahead(graph: AxisGraph, p: Stage, c: Stage, shared: Mapping[int, LoopNode]) -> str | None:
+    """The trip of a loop that makes `p` whose element `c` reads in that loop, if it is not known
+    to be over by then."""
+    reader = view(graph, c, loop_variables(graph, c.loops))
+    for k in (k for k, o in enumerate(c.operands) if o is p):
+        read = operand(graph, reader, k)
+        for i, node in shared.items():
+            trip, here = loop_value(graph, reader, read, i), reader.variables[i]
+            if trip is None:
+                return "an unknown trip"
+            backward = any(isinstance(s.op, Scan) and s.op.reverse for s in node.stages)
+            first, last = (here, trip) if backward else (trip, here)
+            if trip != here and prove(less_equal(first, last)) is not True:
+                return f"trip {trip}"
+    return None
 
 
 def _order(body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest) -> None:

@@ -130,7 +130,8 @@ def fori_loop(
         )
     values, tree = _values("init_val of fori_loop", init_val)
     lap = Lap("lap", trips)
-    index = Array(build.size(add(first, lap), int64))
+    number = 0 if constant_value(trips) == 1 else lap  # a size that is 0 alone is no size
+    index = Array(build.size(add(first, number), int64))
     body = record("fori_loop", partial(body_fun, index), [(values, tree)])
     check_same_structure("fori_loop", ("init_val", tree), ("what body_fun returned", body.tree))
     outputs = _carried("fori_loop", body.results, values, tree)

@@ -128,6 +128,8 @@ class ReadAt:
             if taken is None:
                 return None
             extent = add(o.shape[op.axis], *taken)
+            if position is None and extent not in (ZERO, ONE):  # the place may lie behind it
+                return None
             if extent != ZERO and position is None:
                 at_place = add(first, mul(start, -1))
                 index = [at_place if k == op.axis else e for k, e in enumerate(by.index)]

@@ -31,9 +31,10 @@ def store_across(fusion: Fusion, chosen: Set[Tensor]) -> Fusion:
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t not in chosen:
             return None
-        read = t if isinstance(t.op, Input) else t.with_op(Permute(operands, _axes(t)))
+        is_input = isinstance(t.op, Input)
+        read = t if is_input else t.with_op(Permute(operands, _axes(t)))
         name = free(f"{t.name}_stored")
-        if t in fusion.outputs:
+        if t in fusion.outputs and not is_input:
             read, name = Tensor(name, t.shape, t.dtype, read.op, t.source), t.name
         return Tensor(name, t.shape, t.dtype, Pointwise((read,), "segment_set"), t.source)
 

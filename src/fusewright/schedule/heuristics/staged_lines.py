@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import Int
+from fusewright.core.expr import Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Take, TakeAlong
 from fusewright.memory import Memory
@@ -104,6 +104,11 @@ class LinesScheduler:
         what, shape = "lines through shared memory", self._reference.shape
         if any(s.shape[:axis] != shape[:axis] for s in self._gathers):
             yield Refused(what, "they are no rows of the results")
+            return
+        sizes = [e for s in self._gathers for e in s.operands[0].shape[axis:]]
+        unknown = [e for e in sizes if constant_value(e) is None]
+        if unknown:
+            yield Refused(what, f"a tile has a known size, a line has {unknown[0]} elements")
             return
         nbytes = sum(_nbytes(s.operands[0], axis) for s in self._gathers)
         most = self._target.shared_nbytes_per_block

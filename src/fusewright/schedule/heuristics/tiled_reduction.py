@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.axes.classes import AxisClass
+from fusewright.axes.cover import covers
 from fusewright.core.expr import ONE
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
@@ -243,6 +244,9 @@ class TiledReductionPlanner:
         tiling = _Tiling.of(flow, reference, accesses, plan)
         across = [a for a in accesses if self._is_across(a, inner=plan.inner)]
         moved = _insert_tiles(flow, across)
+        along = [x.axis for x in tiling.far_loops]
+        if not all(covers(flow.graph, along, s.frame.domain) for s in moved.far):
+            return None  # a map reads them along other axes than are reduced
         if plan.is_whole:
             elements = plan.near * plan.far // plan.threads
             hold_in_registers(flow, reference, [], elements, moved.taken)
