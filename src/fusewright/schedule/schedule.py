@@ -13,7 +13,7 @@ from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
 from fusewright.dtypes import bfloat16, dtype_of, float16, float32
 from fusewright.errors import ScheduleError, UserError
-from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce
+from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce, Scan
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.rules import FUSION
@@ -404,7 +404,12 @@ class ScheduledTensor(TensorPasses):
         and no semaphores, for at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that
         accumulate in float32, is what parts are rounded to on the way, for half the traffic; by
         default they stay what they are."""
-        if not isinstance(self.stage.op, Reduce | MatMul):
+        if isinstance(self.stage.op, Scan) and mode != "slices":
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}): blocks that scan lines "
+                "together gather the totals of all; use mode 'slices'"
+            )
+        if not isinstance(self.stage.op, Reduce | Scan | MatMul):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
                 "for it on the tensor whose loops reduce"

@@ -15,7 +15,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
 from fusewright.fusion.ir import IndexMap, Scan
 from fusewright.memory import Memory
-from fusewright.schedule.block_scan import block_scan
+from fusewright.schedule.block_scan import block_scan, gather_blocks
 from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
@@ -63,6 +63,15 @@ OWN_LINES = (2, 4)
 """Lines that a thread may walk over side by side instead of one."""
 RUN = 4
 """Elements down a column that a thread takes one behind the other."""
+MOST_OF_RUN = 16
+"""The same where blocks share lines, at most."""
+NBYTES_OF_RUN = 64
+"""Bytes that a thread has of lines that blocks share: as many more are on their way."""
+MOST_LANES = 4
+"""Lines of a thread side by side where blocks share them: for each it holds a total, what is before
+it, and what it has of other blocks."""
+THREADS_AT_ONCE = 1024
+"""Threads of a multiprocessor whose blocks share lines: half of all, with twice the registers."""
 RUN_OF_ROW = 2
 """Elements of a row that a thread takes side by side where no vector divides rows: its accesses ask
 for the sectors of all of them once each, and with one element it exchanges once for each. Predicted
@@ -75,8 +84,9 @@ class ScanPlan:
     """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
     for all of them), threads along the line, lines that threads of a block begin side by side,
     whether these go through shared memory, lines of a thread, whether lines are neighbours in
-    the results but not in what is read: the run of a thread is then what a vector reads; and the
-    lines of a block that lie further apart than those side by side."""
+    the results but not in what is read: the run of a thread is then what a vector reads; the lines
+    of a block that lie further apart than those side by side; and the blocks that share a line, and
+    wait for each other's totals."""
 
     inner: bool
     vector: int
@@ -87,6 +97,13 @@ class ScanPlan:
     own: int = 1
     is_across: bool = False
     apart: int = 1
+    parts: int = 1
+
+    @property
+    def min_blocks(self) -> int:
+        """Blocks that have to fit a multiprocessor."""
+        threads = self.along * self.beside * self.apart
+        return THREADS_AT_ONCE // threads if self.parts > 1 else 0
 
     @property
     def candidate(self) -> Candidate[ScanPlan]:
@@ -100,6 +117,8 @@ class ScanPlan:
             kind, what = "columns_across", f"{what}, each read in vectors"
         if self.is_staged:
             kind, what = "rows_staged", f"{what}, through shared memory"
+        if self.parts > 1:
+            what = f"{what}, {self.parts} blocks along"
         params = Params.of(
             f"scan_{kind}",
             vector=self.vector,
@@ -108,6 +127,8 @@ class ScanPlan:
             beside=self.beside,
             own=self.own if self.own > 1 else None,
             apart=self.apart if self.apart > 1 else None,
+            parts=self.parts if self.parts > 1 else None,
+            min_blocks=self.min_blocks,
         )
         return Candidate(what, params, self)
 
@@ -207,6 +228,7 @@ class ScanScheduler:
         neighbours in memory, and fewer, as long as they fill a sector, where blocks would be too
         few for the multiprocessors. Of neighbours that fill no sector a thread takes one element,
         so that threads along the line fill them."""
+        yield from self._in_parts()
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
         side = min(side, -(-self._neighbours // self._vector))
         least = min(side, max(1, SECTOR_NBYTES // (self._vector * self._nbytes)))
@@ -227,6 +249,28 @@ class ScanScheduler:
             and 2 * self._run * down <= self._length
         ):
             yield self._block(self._run, 2 * down, side)
+
+    def _in_parts(self) -> Iterator[ScanPlan]:
+        """Blocks share long lines of which there are few: as many as run at once, each of which
+        reads whole lines of memory. Where strips are few, blocks are large, so that no more of them
+        wait for each other than there are multiprocessors."""
+        chip, vector = self._target.multiprocessors, min(self._vector, MOST_LANES)
+        wide = vector * self._nbytes
+        side = min(-(-self._neighbours // vector), LINE_NBYTES // wide, WARP_SIZE)
+        strips = -(-self._lines // (vector * side))
+        if 2 * strips > chip or self._held:
+            return
+        threads = THREADS
+        while threads < MAX_THREADS_PER_BLOCK and THREADS_AT_ONCE // threads * chip > chip * strips:
+            threads *= 2
+        along = threads // side
+        most = max(RUN, min(MOST_OF_RUN, NBYTES_OF_RUN // wide))
+        parts = min(chip, THREADS_AT_ONCE // threads * chip // strips)
+        trips = -(-self._length // (most * along * parts))
+        run = -(-self._length // (trips * along * parts))
+        parts = -(-self._length // (trips * along * run))
+        if parts > 1:
+            yield ScanPlan(False, vector, run, along, side, parts=parts)
 
     def _threads_of_block(self, beside: int) -> int:
         """Threads of a block; more where a multiprocessor has room for few that hold lines."""
@@ -282,14 +326,19 @@ class ScanScheduler:
         flow = self.flow
         if plan.is_staged:
             return self._apply_staged(plan)
-        for s in self._scans if plan.run else ():
-            block_scan(flow, s, plan.run)
+        before = [block_scan(flow, s, plan.run) for s in (self._scans if plan.run else ())]
+        for s in before if plan.parts > 1 else ():
+            gather_blocks(flow, s, "slices")
         reference = self._scans[0]
         set_loops(flow, reference, _loops(flow, reference, self._axis, plan))
         transform_like(flow, reference, align=True)
+        has_columns = plan.vector > 1 and not plan.inner
         if plan.run:
-            has_columns = plan.vector > 1 and not plan.inner
             vectorize_accesses(flow, reference, self._held if has_columns else ())
+        for s in before if plan.parts > 1 and has_columns else ():
+            # The totals of all of a thread's lines go at once.
+            lanes = Loop(s.loops[-1].axis, Parallel.VECTORIZE)
+            set_loops(flow, s, (*s.loops[:-1], lanes))
         inline_most(flow)
         for s in self._held:
             set_allocation(flow, s, self._in_memory_order(s, plan))
@@ -342,6 +391,10 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
     trips, along = split(flow, outer, plan.along)
     out: list[Loop] = []
     lanes: list[Loop] = []
+    shared: tuple[Loop, ...] = ()
+    if plan.parts > 1:
+        trips, parts = split(flow, trips, plan.parts)
+        shared = (Loop(parts.axis, Parallel.BIDX),)
     if kept is not None:
         if plan.vector > 1 and not plan.inner:
             kept, vector = split(flow, kept, plan.vector)
@@ -351,9 +404,10 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
         if plan.apart > 1:
             blocks, apart = split(flow, blocks, plan.apart)
             out.append(Loop(apart.axis, Parallel.TIDZ))
-        out = [Loop(blocks.axis, Parallel.BIDX), *out, Loop(beside.axis, side)]
+        grid = Parallel.BIDY if shared else Parallel.BIDX
+        out = [Loop(blocks.axis, grid), *out, Loop(beside.axis, side)]
     down = Parallel.TIDX if plan.inner else Parallel.TIDY
-    out += [trips, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
+    out += [trips, *shared, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
     return (*out, *lanes)
 
 
