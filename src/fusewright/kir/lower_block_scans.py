@@ -34,13 +34,17 @@ from fusewright.kir.ir import (
     ThreadReduce,
     ThreadScan,
 )
-from fusewright.kir.lower_stage import PARTS_AT_ONCE, Definition
+from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import gathering
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import scanning_threads
 from fusewright.schedule.parallel import GRID_DIMS, THREAD_DIMS
 from fusewright.target import MAX_VECTOR_NBYTES
+
+
+GATHERED_AT_ONCE = 2
+"""Vectors of totals of other blocks on their way to a thread, beside its part of the lines."""
 
 
 def blocks_scanned(context: Context, s: Stage) -> list[Dim]:
@@ -117,10 +121,9 @@ class BlockScan:
     def _leave(self, d: Definition, totals: Sequence[Reg]) -> None:
         """The first thread along the lines of a block stores their totals."""
         g, dims = self._gathering, self._storage.context.dims
-        others = (dims[name] for name in THREAD_DIMS.values())
-        alone = all_of(
-            equal(x.var, 0) for x in others if x.var not in variables(self._line) and x.extent != ONE
-        )
+        kept = variables(self._line)
+        others = (x for name in THREAD_DIMS.values() if (x := dims[name]).extent != ONE)
+        alone = all_of(equal(x.var, 0) for x in others if x.var not in kept)
         for first, width in self._vectors():
             at = g.own + self._line * self._width + first
             d.out.append(Store(g.guarded, at, totals[first], width, alone))
@@ -147,7 +150,7 @@ class BlockScan:
                         d.out.append(Compute(fn, total, (total, one), where))
         trips = ceildiv(g.count, along.extent)
         adds, d.out = tuple(d.out), outside
-        d.out.append(For(part, trips, adds, overlap=2))
+        d.out.append(For(part, trips, adds, overlap=GATHERED_AT_ONCE))
         name = along.var.name
         d.out.extend(ThreadReduce(fn, r, r, (name,), identity) for r in (*before, *whole))
         for lane, all_blocks in enumerate(whole):

@@ -40,13 +40,8 @@ from fusewright.kir.ir import (
 from fusewright.kir.passes.expand_reductions import Digit, ThreadGroup, expand_runs, group_of
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
+from fusewright.schedule.block_scan import MOST_LOADED
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
-
-
-MOST_LOADED = 16
-"""Totals that every thread loads; of 32, those of 32 warps take as many clocks of the banks of
-shared memory as 1024 accesses of a warp, for each lane of a vector."""
-
 
 def expand_scans(kernel: Kernel) -> Kernel:
     """Turn every ThreadScan into lockstep shuffles, stores and loads, without syncs.

@@ -256,7 +256,9 @@ class ScanScheduler:
         wait for each other than there are multiprocessors."""
         chip, vector = self._target.multiprocessors, min(self._vector, MOST_LANES)
         wide = vector * self._nbytes
-        side = min(-(-self._neighbours // vector), LINE_NBYTES // wide, WARP_SIZE)
+        is_even = self._neighbours * self._nbytes % SECTOR_NBYTES == 0
+        lines = LINE_NBYTES if is_even else 2 * LINE_NBYTES
+        side = min(-(-self._neighbours // vector), lines // wide)
         strips = -(-self._lines // (vector * side))
         if 2 * strips > chip or self._held:
             return
