@@ -42,7 +42,6 @@ from fusewright.schedule.nest import scanning_threads
 from fusewright.schedule.parallel import GRID_DIMS, THREAD_DIMS
 from fusewright.target import MAX_VECTOR_NBYTES
 
-
 GATHERED_AT_ONCE = 2
 """Vectors of totals of other blocks on their way to a thread, beside its part of the lines."""
 
@@ -70,9 +69,7 @@ class BlockScan:
             )
         values = storage.loop_values(s)
         serial = [i for i, x in enumerate(s.loops) if x.parallel.is_serial]
-        around = [
-            Dim(v, s.loops[i].axis.extent) for i in serial for v in variables(values[i])
-        ]
+        around = [Dim(v, s.loops[i].axis.extent) for i in serial for v in variables(values[i])]
         used = {s.loops[i].parallel for i in carrying}
         held = {x.parallel for x in s.loops if x.axis.extent != ONE} - used
         kept = [context.dims[name] for p, name in THREAD_DIMS.items() if p in held]

@@ -30,7 +30,6 @@ from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Loop
 
-
 MOST_LOADED = 16
 """Totals of warps that every thread loads; of more one thread sums them up for all, behind another
 barrier: 32 warps that load 32 totals each take 1024 clocks of the banks of shared memory."""

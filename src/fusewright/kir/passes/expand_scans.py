@@ -43,6 +43,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.block_scan import MOST_LOADED
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
+
 def expand_scans(kernel: Kernel) -> Kernel:
     """Turn every ThreadScan into lockstep shuffles, stores and loads, without syncs.
 

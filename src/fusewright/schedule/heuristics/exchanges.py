@@ -24,8 +24,8 @@ class Exchanges:
     """Of a thread: the exchanges that follow each other, as those of one depth take place together,
     across the warps of its block (their barriers) and between the lanes of its warp, and the
     instructions of all. Of a block: the bytes that threads along several dimensions hand each other
-    in shared memory. Of those across warps, the ones `between_blocks` of a cluster. `gatherings`: the
-    times that a block waits for the totals of others of the grid, and what it reads of them."""
+    in shared memory. Of those across warps, the ones `between_blocks` of a cluster. `gatherings`:
+    the times that a block waits for totals of others of the grid, and what it reads of them."""
 
     across: float
     between_lanes: float
@@ -55,7 +55,9 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
                 if count := _blocks_along(flow, s):
                     met = _met_across(flow, s, among)
                     lanes = trips_of(x for x in s.loops if x.parallel is Parallel.VECTORIZE)
-                    own = lanes * (own + _gathered_instructions(count, among) + 2 * met.instructions)
+                    own = lanes * (
+                        own + _gathered_instructions(count, among) + 2 * met.instructions
+                    )
                     barriers += 1 + met.barriers
                     gatherings += times
                     threads = trips_of(_threads(s)) // trips_of(among)

@@ -8,6 +8,7 @@ another axis fast               threads side by side over that axis, runs of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -116,7 +117,7 @@ class ScanPlan:
         if self.is_across:
             kind, what = "columns_across", f"{what}, each read in vectors"
         if self.is_staged:
-            kind, what = "rows_staged", f"{what}, through shared memory"
+            kind, what = f"{kind}_staged", f"{what}, through shared memory"
         if self.parts > 1:
             what = f"{what}, {self.parts} blocks along"
         params = Params.of(
@@ -228,6 +229,7 @@ class ScanScheduler:
         neighbours in memory, and fewer, as long as they fill a sector, where blocks would be too
         few for the multiprocessors. Of neighbours that fill no sector a thread takes one element,
         so that threads along the line fill them."""
+        yield from self._flat()
         yield from self._in_parts()
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
         side = min(side, -(-self._neighbours // self._vector))
@@ -273,6 +275,31 @@ class ScanScheduler:
         parts = -(-self._length // (trips * along * run))
         if parts > 1:
             yield ScanPlan(False, vector, run, along, side, parts=parts)
+
+    def _flat(self) -> Iterator[ScanPlan]:
+        """Lines of which so few lie side by side that no thread reads whole sectors of them: a part
+        of all of them lies together, and goes through shared memory. Runs of an odd number of
+        elements keep threads side by side in different banks."""
+        chip, lines = self._target.multiprocessors, self._lines
+        row = lines * self._nbytes
+        if lines != self._neighbours or row >= LINE_NBYTES // 2 or row % SECTOR_NBYTES == 0:
+            return
+        size, total = self._length * lines, 0
+        widest = self._nbytes
+        for s in (*self.flow.inputs, *self.flow.outputs):
+            if numel(s.shape) == size:
+                total += s.dtype.nbytes
+                widest = max(widest, s.dtype.nbytes)
+        along = MAX_THREADS_PER_BLOCK // (WARP_SIZE * lines) * WARP_SIZE
+        most = self._target.shared_nbytes_of_one // (along * lines * total)
+        if not along or most < RUN or self._held:
+            return
+        trips = -(-self._length // (most * along * chip))
+        run = min(most, -(-self._length // (trips * along * chip)) | 1)
+        parts = -(-self._length // (trips * along * run))
+        vector = math.gcd(MAX_VECTOR_NBYTES // widest, size)
+        if parts > 1 and run >= RUN:
+            yield ScanPlan(False, vector, run, along, lines, is_staged=True, parts=parts)
 
     def _threads_of_block(self, beside: int) -> int:
         """Threads of a block; more where a multiprocessor has room for few that hold lines."""
@@ -327,7 +354,7 @@ class ScanScheduler:
         other."""
         flow = self.flow
         if plan.is_staged:
-            return self._apply_staged(plan)
+            return self._apply_flat(plan) if plan.run else self._apply_staged(plan)
         before = [block_scan(flow, s, plan.run) for s in (self._scans if plan.run else ())]
         for s in before if plan.parts > 1 else ():
             gather_blocks(flow, s, "slices")
@@ -372,6 +399,25 @@ class ScanScheduler:
         transform_like(flow, reference, align=True)
         block, thread, line = loops
         return staged.bind((block,), thread.axis, line.axis, plan.vector)
+
+    def _apply_flat(self, plan: ScanPlan) -> bool:
+        """Threads side by side along the lines, and a line for each of those down the block."""
+        flow, reference = self.flow, self._scans[0]
+        for s in self._scans:
+            gather_blocks(flow, block_scan(flow, s, plan.run), "slices")
+        staged = StagedRows(flow, self._length * self._lines)
+        kept = _kept_loop(flow, reference, self._axis)
+        if kept is None:
+            return False
+        outer, run = split(flow, Loop(reference.frame.output[self._axis]), plan.run)
+        trips, along = split(flow, outer, plan.along)
+        trips, parts = split(flow, trips, plan.parts)
+        around = (trips, Loop(parts.axis, Parallel.BIDX))
+        threads = Loop(along.axis, Parallel.TIDX), Loop(kept.axis, Parallel.TIDY)
+        set_loops(flow, reference, (*around, *threads, Loop(run.axis, Parallel.UNROLL)))
+        transform_like(flow, reference, align=True)
+        rows = flow.graph.merge(along.axis, run.axis)
+        return staged.bind(around, rows, kept.axis, plan.vector, plan.along, plan.beside)
 
 
 def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:

@@ -55,16 +55,23 @@ class StagedRows:
         row: AxisClass,
         vector: int,
         nthreads: int = THREADS,
+        ndown: int = 1,
     ) -> bool:
-        """Lets all threads of a block move its rows in vectors, `around` which are the loops over
-        blocks and over what each of them takes at a time, and inlines all stages; the loops of
-        those that compute are set before. False where rows do not lie so."""
+        """Lets all threads of a block, `nthreads` of them side by side and so many `ndown`, move
+        its rows in vectors, `around` which are the loops over blocks and over what each of them
+        takes at a time, and inlines all stages; the loops of those that compute are set before.
+        False where rows do not lie so."""
         flow, tiles = self._flow, (*self._filled, *self._emptied)
         whole = flow.graph.merge(rows, row)
         vectors, lanes = flow.graph.split(whole, vector)
         trips, threads = flow.graph.split(vectors, nthreads)
+        down: tuple[Loop, ...] = ()
+        if ndown > 1:
+            trips, others = flow.graph.split(trips, ndown)
+            down = (Loop(others, Parallel.TIDY),)
         walk = (
             *around,
+            *down,
             Loop(threads, Parallel.TIDX),
             Loop(trips, Parallel.UNROLL),
             Loop(lanes, Parallel.UNROLL),

@@ -76,7 +76,8 @@ class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
     `exchanges` across warps that follow each other, each ending at a barrier, `cluster_exchanges`,
     those of them at which the blocks of a cluster meet, `gatherings` at which it waits for others
-    of the grid, with the bytes `gathered_nbytes` that it reads of them, `lane_exchanges` between the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
+    of the grid, with the bytes `gathered_nbytes` that it reads of them, `lane_exchanges` between
+    the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
     and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
     the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
