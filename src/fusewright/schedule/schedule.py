@@ -18,7 +18,7 @@ from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
-from fusewright.schedule.copies import copy_after
+from fusewright.schedule.copies import copy_after, recompute
 from fusewright.schedule.edits import EditCall, calls_of, replay
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
@@ -321,13 +321,7 @@ class ScheduledTensor(TensorPasses):
             raise ScheduleError(
                 f"recompute({self.name}): it is an input, which nothing computes; use cache_after"
             )
-        flow = self._schedule.flow
-        clones = [s]
-        clones += [flow.clone(s, [reader]) for reader in flow.consumers(s)[1:]]
-        flow.retie()
-        for c in clones[1:]:
-            c.memory = s.memory
-            c.loops = tuple(Loop(a) for a in c.frame.domain)
+        clones = recompute(self._schedule.flow, s)
         return [ScheduledTensor(self._schedule, c) for c in clones]
 
     def rfactor(self, axes: Sequence[int] | int) -> ScheduledTensor:

@@ -17,7 +17,7 @@ from fusewright.core.expr import Int
 from fusewright.fusion.ir import IndexMap, Scan
 from fusewright.memory import Memory
 from fusewright.schedule.block_scan import block_scan, gather_blocks
-from fusewright.schedule.copies import copy_after
+from fusewright.schedule.copies import copy_after, recompute
 from fusewright.schedule.edits import set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics import staged_rows
@@ -284,15 +284,16 @@ class ScanScheduler:
         row = lines * self._nbytes
         if lines != self._neighbours or row >= LINE_NBYTES // 2 or row % SECTOR_NBYTES == 0:
             return
-        size, total = self._length * lines, 0
-        widest = self._nbytes
-        for s in (*self.flow.inputs, *self.flow.outputs):
-            if numel(s.shape) == size:
-                total += s.dtype.nbytes
-                widest = max(widest, s.dtype.nbytes)
+        size = self._length * lines
+        tiles = [s.dtype.nbytes for s in self.flow.inputs if numel(s.shape) == size]
+        results = [s.dtype.nbytes for s in self.flow.outputs if numel(s.shape) == size]
+        # A result takes the place of the one array that it has the size of: thread by thread.
+        held = tiles[0] if tiles == results else sum(tiles + results)
+        widest = max(tiles + results, default=self._nbytes)
         along = MAX_THREADS_PER_BLOCK // (WARP_SIZE * lines) * WARP_SIZE
-        most = self._target.shared_nbytes_of_one // (along * lines * total)
-        if not along or most < RUN or self._held:
+        room = self._target.shared_nbytes_of_one
+        most = room // (along * lines * held) if along and held else 0
+        if most < RUN or self._held:
             return
         trips = -(-self._length // (most * along * chip))
         run = min(most, -(-self._length // (trips * along * chip)) | 1)
@@ -406,6 +407,7 @@ class ScanScheduler:
         for s in self._scans:
             gather_blocks(flow, block_scan(flow, s, plan.run), "slices")
         staged = StagedRows(flow, self._length * self._lines)
+        _read_twice(flow)
         kept = _kept_loop(flow, reference, self._axis)
         if kept is None:
             return False
@@ -414,7 +416,7 @@ class ScanScheduler:
         trips, parts = split(flow, trips, plan.parts)
         around = (trips, Loop(parts.axis, Parallel.BIDX))
         threads = Loop(along.axis, Parallel.TIDX), Loop(kept.axis, Parallel.TIDY)
-        set_loops(flow, reference, (*around, *threads, Loop(run.axis, Parallel.UNROLL)))
+        set_loops(flow, reference, (*around, *threads, run))
         transform_like(flow, reference, align=True)
         rows = flow.graph.merge(along.axis, run.axis)
         return staged.bind(around, rows, kept.axis, plan.vector, plan.along, plan.beside)
@@ -477,6 +479,21 @@ def _hold_moved(flow: Dataflow) -> list[Stage]:
         if isinstance(s.op, IndexMap) and s.operands[0] in behind:
             moved[s.operands[0]] = None
     return [copy_after(flow, p, memory=Memory.SHARED) for p in moved]
+
+
+def _read_twice(flow: Dataflow) -> None:
+    """Lets sums of runs and the scans of these read tiles for themselves, so that no thread holds a
+    run in registers while blocks wait for each other."""
+    scanned = [s.operands[0] for s in flow.stages if isinstance(s.op, Scan) and not s.op.exclusive]
+    between: set[Stage] = set()
+    while scanned:
+        s = scanned.pop()
+        is_computed = s.memory is Memory.LOCAL and not s.is_reduction
+        if is_computed and not isinstance(s.op, Scan) and s not in between:
+            between.add(s)
+            scanned += s.operands
+    for s in [s for s in reversed(flow.stages) if s in between]:
+        recompute(flow, s)
 
 
 def _kept_axes(s: Stage, axis: int) -> tuple[AxisClass, ...]:
