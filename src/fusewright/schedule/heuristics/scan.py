@@ -288,7 +288,7 @@ class ScanScheduler:
         tiles = [s.dtype.nbytes for s in self.flow.inputs if numel(s.shape) == size]
         results = [s.dtype.nbytes for s in self.flow.outputs if numel(s.shape) == size]
         # A result takes the place of the one array that it has the size of: thread by thread.
-        held = tiles[0] if tiles == results else sum(tiles + results)
+        held = sum(tiles) if tiles == results and len(tiles) == 1 else sum(tiles + results)
         widest = max(tiles + results, default=self._nbytes)
         along = MAX_THREADS_PER_BLOCK // (WARP_SIZE * lines) * WARP_SIZE
         room = self._target.shared_nbytes_of_one
@@ -299,7 +299,7 @@ class ScanScheduler:
         run = min(most, -(-self._length // (trips * along * chip)) | 1)
         parts = -(-self._length // (trips * along * run))
         vector = math.gcd(MAX_VECTOR_NBYTES // widest, size)
-        if parts > 1 and run >= RUN:
+        if vector > 1 and parts > 1 and run >= RUN:
             yield ScanPlan(False, vector, run, along, lines, is_staged=True, parts=parts)
 
     def _threads_of_block(self, beside: int) -> int:
