@@ -229,8 +229,7 @@ class ScanScheduler:
         neighbours in memory, and fewer, as long as they fill a sector, where blocks would be too
         few for the multiprocessors. Of neighbours that fill no sector a thread takes one element,
         so that threads along the line fill them."""
-        yield from self._flat()
-        yield from self._in_parts()
+        yield from self._shared_lines()
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
         side = min(side, -(-self._neighbours // self._vector))
         least = min(side, max(1, SECTOR_NBYTES // (self._vector * self._nbytes)))
@@ -262,7 +261,7 @@ class ScanScheduler:
         lines = LINE_NBYTES if is_even else 2 * LINE_NBYTES
         side = min(-(-self._neighbours // vector), lines // wide)
         strips = -(-self._lines // (vector * side))
-        if 2 * strips > chip or self._held:
+        if 2 * strips > chip:
             return
         threads = THREADS
         while threads < MAX_THREADS_PER_BLOCK and THREADS_AT_ONCE // threads * chip > chip * strips:
@@ -275,6 +274,12 @@ class ScanScheduler:
         parts = -(-self._length // (trips * along * run))
         if parts > 1:
             yield ScanPlan(False, vector, run, along, side, parts=parts)
+
+    def _shared_lines(self) -> Iterator[ScanPlan]:
+        """Blocks share long lines of which there are few, and wait for each other's totals."""
+        if not self._held:
+            yield from self._flat()
+            yield from self._in_parts()
 
     def _flat(self) -> Iterator[ScanPlan]:
         """Lines of which so few lie side by side that no thread reads whole sectors of them: a part
@@ -293,7 +298,7 @@ class ScanScheduler:
         along = MAX_THREADS_PER_BLOCK // (WARP_SIZE * lines) * WARP_SIZE
         room = self._target.shared_nbytes_of_one
         most = room // (along * lines * held) if along and held else 0
-        if most < RUN or self._held:
+        if most < RUN:
             return
         trips = -(-self._length // (most * along * chip))
         run = min(most, -(-self._length // (trips * along * chip)) | 1)
