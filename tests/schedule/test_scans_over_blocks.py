@@ -54,6 +54,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...], Any]] = {
         (T((12002, 5), "float32"),),
         NARROW,
     ),
+    "short rows of several groups": (
+        lambda x: fw.cumulative_sum(x, axis=1),
+        (T((2, 3002, 3), "int32"),),
+        CHIP,
+    ),
+    "short rows of one element": (
+        lambda x: fw.cumulative_sum(x, axis=1),
+        (T((2, 16006), "float32"),),
+        CHIP,
+    ),
     "short rows of suffixes": (suffixes, (T((9004, 3), "float32"),), NARROW),
 }
 

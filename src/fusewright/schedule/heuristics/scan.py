@@ -188,6 +188,7 @@ class ScanScheduler:
         if comes_first:
             yield staged
         if self._has_runs:
+            yield from self._shared_lines()
             yield from self._rows() if self._inner else self._columns()
         if self._has_runs and self._inner and not _is_fast_in_results(self.flow, self._line):
             yield from self._across()
@@ -229,7 +230,6 @@ class ScanScheduler:
         neighbours in memory, and fewer, as long as they fill a sector, where blocks would be too
         few for the multiprocessors. Of neighbours that fill no sector a thread takes one element,
         so that threads along the line fill them."""
-        yield from self._shared_lines()
         side = max(1, min(WARP_SIZE, self._lines // self._vector))
         side = min(side, -(-self._neighbours // self._vector))
         least = min(side, max(1, SECTOR_NBYTES // (self._vector * self._nbytes)))
@@ -279,17 +279,17 @@ class ScanScheduler:
         """Blocks share long lines of which there are few, and wait for each other's totals."""
         if not self._held:
             yield from self._flat()
-            yield from self._in_parts()
+            yield from () if self._inner else self._in_parts()
 
     def _flat(self) -> Iterator[ScanPlan]:
-        """Lines of which so few lie side by side that no thread reads whole sectors of them: a part
-        of all of them lies together, and goes through shared memory. Runs of an odd number of
-        elements keep threads side by side in different banks."""
-        chip, lines = self._target.multiprocessors, self._lines
-        row = lines * self._nbytes
-        if lines != self._neighbours or row >= LINE_NBYTES // 2 or row % SECTOR_NBYTES == 0:
+        """Lines of which so few lie side by side that no thread reads whole sectors of them, or one
+        alone: a part of these lies together, and goes through shared memory. Runs of an odd number
+        of elements keep threads side by side in different banks."""
+        lines = 1 if self._inner else self._neighbours
+        row, chip = lines * self._nbytes, lines * self._target.multiprocessors // self._lines
+        if self._lines % lines or row >= LINE_NBYTES // 2 or row % SECTOR_NBYTES == 0:
             return
-        size = self._length * lines
+        size = self._length * self._lines
         tiles = [s.dtype.nbytes for s in self.flow.inputs if numel(s.shape) == size]
         results = [s.dtype.nbytes for s in self.flow.outputs if numel(s.shape) == size]
         # A result takes the place of the one array that it has the size of: thread by thread.
@@ -298,12 +298,12 @@ class ScanScheduler:
         along = MAX_THREADS_PER_BLOCK // (WARP_SIZE * lines) * WARP_SIZE
         room = self._target.shared_nbytes_of_one
         most = room // (along * lines * held) if along and held else 0
-        if most < RUN:
+        if most < RUN or chip < 2:
             return
         trips = -(-self._length // (most * along * chip))
         run = min(most, -(-self._length // (trips * along * chip)) | 1)
         parts = -(-self._length // (trips * along * run))
-        vector = math.gcd(MAX_VECTOR_NBYTES // widest, size)
+        vector = math.gcd(MAX_VECTOR_NBYTES // widest, self._length * lines)
         if vector > 1 and parts > 1 and run >= RUN:
             yield ScanPlan(False, vector, run, along, lines, is_staged=True, parts=parts)
 
@@ -404,7 +404,8 @@ class ScanScheduler:
         set_loops(flow, reference, loops)
         transform_like(flow, reference, align=True)
         block, thread, line = loops
-        return staged.bind((block,), thread.axis, line.axis, plan.vector)
+        whole = flow.graph.merge(thread.axis, line.axis)
+        return staged.bind((block,), whole, plan.vector)
 
     def _apply_flat(self, plan: ScanPlan) -> bool:
         """Threads side by side along the lines, and a line for each of those down the block."""
@@ -414,17 +415,21 @@ class ScanScheduler:
         staged = StagedRows(flow, self._length * self._lines)
         _read_twice(flow)
         kept = _kept_loop(flow, reference, self._axis)
-        if kept is None:
-            return False
         outer, run = split(flow, Loop(reference.frame.output[self._axis]), plan.run)
         trips, along = split(flow, outer, plan.along)
         trips, parts = split(flow, trips, plan.parts)
-        around = (trips, Loop(parts.axis, Parallel.BIDX))
-        threads = Loop(along.axis, Parallel.TIDX), Loop(kept.axis, Parallel.TIDY)
-        set_loops(flow, reference, (*around, *threads, run))
-        transform_like(flow, reference, align=True)
+        around: list[Loop] = []
+        down: list[Loop] = []
         rows = flow.graph.merge(along.axis, run.axis)
-        return staged.bind(around, rows, kept.axis, plan.vector, plan.along, plan.beside)
+        if kept is not None:
+            groups, beside = split(flow, kept, plan.beside)
+            around.append(Loop(groups.axis, Parallel.BIDY))
+            down.append(Loop(beside.axis, Parallel.TIDY))
+            rows = flow.graph.merge(rows, beside.axis)
+        around += [trips, Loop(parts.axis, Parallel.BIDX)]
+        set_loops(flow, reference, (*around, Loop(along.axis, Parallel.TIDX), *down, run))
+        transform_like(flow, reference, align=True)
+        return staged.bind(tuple(around), rows, plan.vector, plan.along, plan.beside)
 
 
 def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:
