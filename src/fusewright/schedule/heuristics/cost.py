@@ -252,7 +252,7 @@ def _alone(work: Work, target: Target) -> float:
         + work.loads * known.memory_latency_us
         + own_exchanges * known.exchange_us
         + work.cluster_exchanges * known.cluster_exchange_us
-        + work.gatherings * (known.hop_us + known.memory_latency_us)
+        + work.gatherings * known.gather_us
         + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )

@@ -64,15 +64,18 @@ OWN_LINES = (2, 4)
 """Lines that a thread may walk over side by side instead of one."""
 RUN = 4
 """Elements down a column that a thread takes one behind the other."""
-MOST_OF_RUN = 16
-"""The same where blocks share lines, at most."""
-NBYTES_OF_RUN = 64
-"""Bytes that a thread has of lines that blocks share: as many more are on their way."""
+NBYTES_OF_RUN = 192
+"""Bytes that a thread has at most of lines that blocks share, in a third of its registers. Lines
+of which threads have more are not shared so: with 18 and 32 runs one after the other blocks took
+1.31 and 1.23 times as long as two more kernels (float64[600875, 24] and float16[2097152, 64]), as
+all of them load, wait and store in step (one H100, 2026-11-27)."""
 MOST_LANES = 4
 """Lines of a thread side by side where blocks share them: for each it holds a total, what is before
 it, and what it has of other blocks."""
-THREADS_AT_ONCE = 1024
-"""Threads of a multiprocessor whose blocks share lines: half of all, with twice the registers."""
+THREADS_AT_ONCE = 512
+"""Threads of a multiprocessor whose blocks share lines, with 128 registers each. With 64 some are
+spilled, and each look at a semaphore drops the first-level cache in which they are: 57.7 us for
+13.8 (bfloat16[8192, 768], one H100, 2026-11-27)."""
 RUN_OF_ROW = 2
 """Elements of a row that a thread takes side by side where no vector divides rows: its accesses ask
 for the sectors of all of them once each, and with one element it exchanges once for each. Predicted
@@ -253,8 +256,8 @@ class ScanScheduler:
 
     def _in_parts(self) -> Iterator[ScanPlan]:
         """Blocks share long lines of which there are few: as many as run at once, each of which
-        reads whole lines of memory. Where strips are few, blocks are large, so that no more of them
-        wait for each other than there are multiprocessors."""
+        reads whole lines of memory and keeps its part in registers. Where strips are few, blocks
+        are large, so that no more of them wait for each other than there are multiprocessors."""
         chip, vector = self._target.multiprocessors, min(self._vector, MOST_LANES)
         wide = vector * self._nbytes
         is_even = self._neighbours * self._nbytes % SECTOR_NBYTES == 0
@@ -267,12 +270,10 @@ class ScanScheduler:
         while threads < MAX_THREADS_PER_BLOCK and THREADS_AT_ONCE // threads * chip > chip * strips:
             threads *= 2
         along = threads // side
-        most = max(RUN, min(MOST_OF_RUN, NBYTES_OF_RUN // wide))
         parts = min(chip, THREADS_AT_ONCE // threads * chip // strips)
-        trips = -(-self._length // (most * along * parts))
-        run = -(-self._length // (trips * along * parts))
-        parts = -(-self._length // (trips * along * run))
-        if parts > 1:
+        run = -(-self._length // (along * parts))
+        parts = -(-self._length // (along * run))
+        if parts > 1 and run >= RUN and run * wide <= NBYTES_OF_RUN:
             yield ScanPlan(False, vector, run, along, side, parts=parts)
 
     def _shared_lines(self) -> Iterator[ScanPlan]:
