@@ -355,7 +355,7 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     has_scans = any(isinstance(t.op, Scan) for t in walks.values)
     found = [_Cut(_in_parts(walks, target))]
     if has_scans and split_scans(walks, target) is not walks:
-        found.append(_Cut(_in_parts(walks, target, whole_scans=True)))
+        found.append(_Cut(_in_parts(walks, target, whole_scans=True), 1, MARGIN))
     if len(walks.values) == len(apart.values) and not has_scans:
         return found
     return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]

@@ -121,14 +121,16 @@ def test_totals_of_few_columns_are_one_kernel() -> None:
     assert int(str(program.kernels[-1].launch.grid[0])) >= TARGET.multiprocessors
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float16"])
-def test_lines_that_blocks_share_are_whole(dtype: str) -> None:
-    """Of many long columns, and of few that lie in less than a sector."""
-    columns = 16 if dtype == "int64" else 6
-    fusion = trace(lambda a: fw.cumulative_sum(a, axis=0), TensorSpec((360_864, columns), dtype))
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((8192, 768), "bfloat16"), ((1 << 21, 6), "float16"), ((1 << 21,), "int64")],
+)
+def test_lines_that_blocks_share_are_whole(shape: tuple[int, ...], dtype: str) -> None:
+    """Of columns that registers hold, of few that lie in less than a sector, and one alone."""
+    fusion = trace(lambda a: fw.cumulative_sum(a, axis=0), TensorSpec(shape, dtype))
     (kernel,) = compile(fusion).kernels
-    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["parts"] > 64
-    assert ("staged" in kernel.heuristic.scheduler) == (dtype == "float16")
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["parts"] > 16
+    assert ("staged" in kernel.heuristic.scheduler) == (shape[-1] != 768)
 
 
 def test_totals_beside_rows_of_a_few_elements_are_made_by_threads_with_several_rows() -> None:

@@ -36,9 +36,9 @@ def suffixes(x: fw.Array) -> fw.Array:
 
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...], Any]] = {
-    "columns in several trips": (
+    "columns": (
         lambda x: fw.cumulative_sum(x, axis=0),
-        (T((2501, 24), "float64"),),
+        (T((1301, 24), "float64"),),
         CHIP,
     ),
     "suffixes": (suffixes, (T((2003, 32), "float32"),), CHIP),
@@ -170,7 +170,7 @@ def test_without_what_is_before_the_result_is_wrong(
         return gathered(self, d, identity)
 
     monkeypatch.setattr(BlockScan, "_gathered", without)
-    name = "columns in several trips"
-    _, kernel = kernel_of(name, monkeypatch)
+    name = "short rows in trips"
+    fusion, kernel = kernel_of(name, monkeypatch)
     (x,) = arrays_of(name)
-    assert not np.array_equal(kernel.simulate(x).outputs[0], np.cumsum(x, axis=0))
+    assert not np.array_equal(kernel.simulate(x).outputs[0], fw.evaluate(fusion, x)[0])

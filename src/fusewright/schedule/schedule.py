@@ -393,7 +393,8 @@ class ScheduledTensor(TensorPasses):
         engine adds parts from shared memory to it. What reads the result runs in the last block;
         with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
         waits for the others, and finishes a share of the sum and of what reads it; the blocks are
-        neighbours along BIDx, and at most as many as there are multiprocessors. Where the loop
+        neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over
+        blocks, each gets the totals of the parts of all, in this mode only. Where the loop
         is bound to ClusterX instead, "slices" goes through the blocks' shared memory: no scratch
         and no semaphores, for at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that
         accumulate in float32, is what parts are rounded to on the way, for half the traffic; by

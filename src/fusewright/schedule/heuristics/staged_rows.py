@@ -57,9 +57,9 @@ class StagedRows:
         ndown: int = 1,
     ) -> bool:
         """Lets all threads of a block, `nthreads` of them side by side and so many `ndown`, move
-        its `rows`, one axis, in vectors, `around` which are the loops over blocks and over what each of them
-        takes at a time, and inlines all stages; the loops of those that compute are set before.
-        False where rows do not lie so."""
+        its `rows`, one axis, in vectors, `around` which are the loops over blocks and over what
+        each of them takes at a time, and inlines all stages; the loops of those that compute are
+        set before. False where rows do not lie so."""
         flow, tiles = self._flow, (*self._filled, *self._emptied)
         vectors, lanes = flow.graph.split(rows, vector)
         trips, threads = flow.graph.split(vectors, nthreads)
