@@ -10,10 +10,10 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.array import Array
 from fusewright.kernel import Kernel
-from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.exchanges import Exchanges, exchanges_of
 from fusewright.schedule.heuristics.rating import Rated, rate
+from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
