@@ -39,6 +39,10 @@ class Calibration:
                               parallelism among them
         cached_share          of the second-level cache that holds what is read again soon
         hop_us                from a block that hands over to one that waits (`bench.turns`)
+        gather_us             of a block until the totals of all blocks of its group are there, in
+                              which it neither loads nor stores: 7.2 and 7.9 of columns in 32 and 18
+                              trips (float16[2097152, 64] and float64[600875, 24], one H100,
+                              2026-11-27)
         thread_tile_us        around the steps of a tile of a product on the instructions of single
                               warps or on scalars: the first operands on their way, the results on
                               theirs
@@ -110,6 +114,7 @@ class Calibration:
     box_read_share: float
     tile_us: float
     hop_us: float
+    gather_us: float
     sums_launch_us: float
     stream_launch_us: float
     box_overlap: float
@@ -140,6 +145,7 @@ FITTED = (
     "dependent_clocks",
     "cached_share",
     "hop_us",
+    "gather_us",
     "thread_tile_us",
     "exposed_clocks",
     "overlap",
@@ -183,6 +189,7 @@ H200 = Calibration(
     box_read_share=0.87,
     tile_us=0.57,
     hop_us=0.9,
+    gather_us=7.5,
     sums_launch_us=0.5,
     stream_launch_us=3.0,
     box_overlap=2.8,

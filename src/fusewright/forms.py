@@ -326,8 +326,8 @@ class _Cut:
 def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cut]:
     """The same, and where blocks would walk over rows of a few elements, also as these and their
     columns are reduced by kernels of their own, or where the walk computes variances, also as those
-    are; and where reductions are cut whose operands clusters might hold, also with these whole.
-    """
+    are; and where reductions are cut whose operands clusters might hold, or scans, also with these
+    whole."""
     joined = _joined(moves, hoisted, target)
     found = [cut for rows in _by_rows(joined, target) for cut in _walks(rows, target)]
     return [*found, *_whole(joined, found[0].fusion, target)]
@@ -354,6 +354,8 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
     has_scans = any(isinstance(t.op, Scan) for t in walks.values)
     found = [_Cut(_in_parts(walks, target))]
+    if has_scans and split_scans(walks, target) is not walks:
+        found.append(_Cut(_in_parts(walks, target, whole_scans=True), 1, MARGIN))
     if len(walks.values) == len(apart.values) and not has_scans:
         return found
     return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]
@@ -380,10 +382,14 @@ def _joined(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion
     return cut_joins(prepare_products(small, target), MAX_OPERANDS)
 
 
-def _in_parts(fusion: Fusion, target: Target, *, may_hold: bool = False) -> Fusion:
+def _in_parts(
+    fusion: Fusion, target: Target, *, may_hold: bool = False, whole_scans: bool = False
+) -> Fusion:
     """The fusion with long scans and reductions in parts; with `may_hold` without those whose
-    operands the blocks of a cluster might hold."""
-    cut = split_reductions(split_scans(fusion, target), target, may_hold=may_hold)
+    operands the blocks of a cluster might hold, with `whole_scans` without scans, whose blocks hand
+    each other the totals of their parts then."""
+    scans = fusion if whole_scans else split_scans(fusion, target)
+    cut = split_reductions(scans, target, may_hold=may_hold)
     return own_operands(name_parts(cut))
 
 

@@ -18,6 +18,7 @@ from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.spec import check
 from fusewright.fusion.text import parse_fusion
 from fusewright.fusion.trace import trace
+from fusewright.schedule.heuristics.scan import ScanScheduler
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -80,6 +81,13 @@ def test_the_number_of_parts_fills_the_chip_and_no_more():
     assert math.prod(int(str(e)) for e in whole.shape) == 1 << 26
 
 
+@pytest.fixture
+def no_shared_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks do not share lines in one launch, which is predicted to be faster."""
+    monkeypatch.setattr(ScanScheduler, "_shared_lines", lambda _: iter(()))
+
+
+@pytest.mark.usefixtures("no_shared_lines")
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [((60_013, 5), 0), ((60_016, 5), 0), ((2, 40_009), 1), ((2, 30_011, 3), 1)],
@@ -104,12 +112,25 @@ def test_parts_become_lines_in_the_kernel_that_scans_them(
     assert_same(found.outputs[0], want.astype(np.int32))
 
 
+@pytest.mark.usefixtures("no_shared_lines")
 def test_totals_of_few_columns_are_one_kernel() -> None:
     """16 columns side by side are a line of memory: a block for each part of the rows, as many as
     fill the chip, so that the sums of the parts are not cut again."""
     program = compile(_cumulative((360_864, 16), 0))
     assert len(program.kernels) == 3
     assert int(str(program.kernels[-1].launch.grid[0])) >= TARGET.multiprocessors
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((8192, 768), "bfloat16"), ((1 << 21, 6), "float16"), ((1 << 21,), "int64")],
+)
+def test_lines_that_blocks_share_are_whole(shape: tuple[int, ...], dtype: str) -> None:
+    """Of columns that registers hold, of few that lie in less than a sector, and one alone."""
+    fusion = trace(lambda a: fw.cumulative_sum(a, axis=0), TensorSpec(shape, dtype))
+    (kernel,) = compile(fusion).kernels
+    assert kernel.heuristic is not None and dict(kernel.heuristic.values)["parts"] > 16
+    assert ("staged" in kernel.heuristic.scheduler) == (shape[-1] != 768)
 
 
 def test_totals_beside_rows_of_a_few_elements_are_made_by_threads_with_several_rows() -> None:

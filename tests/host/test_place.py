@@ -225,6 +225,18 @@ def test_parts_of_a_value_are_made_where_they_end_up(other: bool) -> None:
     assert p.host.stats["bytes_moved"] == 160 * (24 + 7 + 10 * other)
 
 
+def test_parts_beside_what_a_kernel_makes_of_other_parts_are_made_where_they_end_up() -> None:
+    """Halves of a function of a scan are exchanged, and one of them is negated."""
+
+    def exchanged(x: fw.Array) -> fw.Array:
+        y = fw.sqrt(fw.abs(fw.cumulative_sum(x, axis=0)))
+        return fw.concat([-y[:, 20:], y[:, :20]], axis=1)
+
+    p = checked(exchanged, X)
+    assert figures(p) == (1, 0, 0, 0)
+    assert p.host.stats["not_placed"] == {} and p.host.stats["peak_bytes"] == 0
+
+
 def test_parts_of_a_value_that_others_read_are_copied() -> None:
     p = checked(lambda x: ((v := soft(x)), fw.concat([v[20:], v[:3]], axis=0)), X)
     assert figures(p) == (2, 0, 1, 1)

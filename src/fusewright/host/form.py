@@ -207,7 +207,8 @@ class _Former:
         """Whether other groups read a value in parts alone, for joins, and no element twice."""
         parts = [u for u in self.uses[t] if u not in g.members or is_crop(u)]
         joined = all(
-            is_crop(u) and all(isinstance(v.op, Concat) for v in self.uses[u]) for u in parts
+            is_crop(u) and (u in g.members or all(isinstance(v.op, Concat) for v in self.uses[u]))
+            for u in parts
         )
         size = sum(numel_estimate(u.shape) for u in parts)
         return joined and t not in self.fusion.outputs and size <= numel_estimate(t.shape)

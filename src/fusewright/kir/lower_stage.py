@@ -130,12 +130,12 @@ class Definition(Reader):
             )
             key = tuple(operand_key(i) for i in inputs)
             if key not in known:
-                known[key] = self._result(lane, s.dtype.compute)
+                known[key] = self.result(lane, s.dtype.compute)
                 self.out.append(Compute(fn, known[key], inputs))
             out.append(known[key])
         return out
 
-    def _result(self, lane: int, dtype: DType) -> Reg:
+    def result(self, lane: int, dtype: DType) -> Reg:
         """Where a computed lane goes: its register when the stage lives in registers."""
         if self.s.memory is Memory.LOCAL and register_dtype(self.s) is dtype:
             return self.register(lane)
@@ -219,22 +219,29 @@ class Definition(Reader):
 
     def _scan_by_threads(self, op: Scan, dim: str) -> list[Operand]:
         """Threads hold neighbours: each gets what is before its own from the others."""
-        dtype = self.s.dtype.compute
-        identity = Imm(scan_identity(op.fn, dtype), dtype)
-        conditions = self.predicates(writes=False)
+        identity = Imm(scan_identity(op.fn, self.s.dtype.compute), self.s.dtype.compute)
         out: list[Operand] = []
-        for lane, value in enumerate(self.read(0)):
-            own, before = Reg(self.temporary(dtype)), self._result(lane, dtype)
-            where = all_of(self.condition_at(c, lane) for c in conditions)
-            if where != TRUE:
-                self.out.append(Compute("copy", own, (identity,)))
-            x = self.as_type(value, dtype)
-            self.out.append(Compute("copy", own, (x,), where))
-            carry = self.accumulator(lane)
+        for lane, own in enumerate(self.own_of_scan(identity)):
+            before, carry = self.result(lane, self.s.dtype.compute), self.accumulator(lane)
             self.out.append(ThreadScan(op.fn, before, own, carry, dim, identity, op.reverse))
             if not op.exclusive:
                 self.out.append(Compute(op.fn, before, (before, own)))
             out.append(before)
+        return out
+
+    def own_of_scan(self, identity: Imm) -> list[Reg]:
+        """What a thread has of each lane that threads scan together; `identity` where nothing is
+        there."""
+        dtype = self.s.dtype.compute
+        conditions = self.predicates(writes=False)
+        out: list[Reg] = []
+        for lane, value in enumerate(self.read(0)):
+            own = Reg(self.temporary(dtype))
+            where = all_of(self.condition_at(c, lane) for c in conditions)
+            if where != TRUE:
+                self.out.append(Compute("copy", own, (identity,)))
+            self.out.append(Compute("copy", own, (self.as_type(value, dtype),), where))
+            out.append(own)
         return out
 
     # --- reductions -----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from fusewright.kir.ir import (
     Imm,
     Statement,
 )
+from fusewright.kir.lower_block_scans import BlockScan, blocks_scanned
 from fusewright.kir.lower_clusters import shared_out
 from fusewright.kir.lower_products import (
     box_loads,
@@ -75,8 +76,12 @@ class Statements:
             if not standalone:
                 return body
             return [*self.initialise(s), *body, *self.finish(s)]
-        if isinstance(s.op, Scan) and standalone:
-            return [*self.initialise(s), *d.compute()]
+        if isinstance(s.op, Scan):
+            first = self.initialise(s) if standalone else []
+            if blocks_scanned(self.storage.context, s):
+                scan = BlockScan(self.storage, s, self._next_sync())
+                return [*first, *scan.statements(d)]
+            return [*first, *d.compute()]
         return d.compute()
 
     def initialise(self, s: Stage) -> list[Statement]:

@@ -282,17 +282,29 @@ def turns_of_stage(storage: Storage, s: Stage) -> Turns:
 
 
 def gathering_of_stage(storage: Storage, s: Stage) -> Gathering:
-    """The gathering in which blocks reduce a stage. Raises ScheduleError for blocks that may not
-    run at once: more than the multiprocessors that the context names."""
+    """The gathering in which blocks reduce a stage. Raises ScheduleError as `gathering` does."""
+    order = _blocks_in_order(storage.context, s)
+    around = _loops_around(storage, s)
+    size = elements_of_block(storage, s)
+    return gathering(storage, s, order, around, size)
+
+
+def gathering(
+    storage: Storage, s: Stage, order: Sequence[Dim], around: Sequence[Dim], size: int
+) -> Gathering:
+    """The gathering of the blocks along the dimensions `order` of the grid, anew in each iteration
+    of the loops `around`, in which each leaves `size` elements of a stage. Raises ScheduleError for
+    blocks that may not run at once: more than the multiprocessors that the context names."""
     context = storage.context
-    order = _blocks_in_order(context, s)
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
-    if order != _moving(context)[: len(order)]:
+    moving = _moving(context)
+    if list(order) != moving[: len(order)]:
         raise ScheduleError(
             f"{what}: its blocks wait for each other, and have to be neighbours in the grid; bind "
             "the loop that reduces to BIDx and the others to BIDy, or use mode 'vector'"
         )
-    index, groups = _groups(storage, s, order)
+    kept = [d for d in moving if d not in order]
+    index, groups = _number([*kept, *around])
     position, count = _number(order)
     if constant_value(count) is None:
         raise ScheduleError(
@@ -305,7 +317,6 @@ def gathering_of_stage(storage: Storage, s: Stage) -> Gathering:
             f"{what}: {count} blocks wait for each other, and the target runs {most} at once for "
             "sure; split the loop into fewer, or use mode 'vector'"
         )
-    size = elements_of_block(storage, s)
     flags, work = _memory(s, groups, groups * count * size)
     made = Gathering(flags, index, position, count, work, size)
     context.orders[s] = made
@@ -338,7 +349,7 @@ def _loops_around(storage: Storage, s: Stage) -> list[Dim]:
     return out
 
 
-def _number(digits: list[Dim]) -> tuple[Expr, Expr]:
+def _number(digits: Sequence[Dim]) -> tuple[Expr, Expr]:
     """The number that digits make, the first one fastest, and how many there are."""
     number: Expr = ZERO
     count: Expr = ONE

@@ -30,12 +30,16 @@ from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Loop
 
+MOST_LOADED = 16
+"""Totals of warps that every thread loads; of more one thread sums them up for all, behind another
+barrier: 32 warps that load 32 totals each take 1024 clocks of the banks of shared memory."""
+
 
 @edit("block_scan", of_tensor=True)
-def block_scan(flow: Dataflow, s: Stage, width: int) -> None:
-    """Makes `s` combine scans of runs of `width` elements with what comes before each run. Loops
-    start again as the ops' own domains. Raises ScheduleError for a stage that is no scan, or that
-    scans an axis whose size may be 0."""
+def block_scan(flow: Dataflow, s: Stage, width: int) -> Stage:
+    """Makes `s` combine scans of runs of `width` elements with what comes before each run, which
+    is the stage that it returns. Loops start again as the ops' own domains. Raises ScheduleError
+    for a stage that is no scan, or that scans an axis whose size may be 0."""
     if not isinstance(s.op, Scan):
         raise ScheduleError(
             f"block_scan({s.name}): it is no scan; call it on a cumulative_sum or its like"
@@ -67,6 +71,13 @@ def block_scan(flow: Dataflow, s: Stage, width: int) -> None:
     flow.sort()
     flow.retie()
     s.loops = tuple(Loop(c) for c in s.frame.output)
+    return before
+
+
+@edit("request_serial_grid_reduction", of_tensor=True)
+def gather_blocks(_: Dataflow, s: Stage, mode: str) -> None:
+    """Lets the blocks along which a scan runs hand each other the totals of their parts."""
+    s.grid_mode = mode
 
 
 class Split:

@@ -75,6 +75,17 @@ def tile_before(flow: Dataflow, y: Stage) -> tuple[Stage, Stage]:
     return near, tile
 
 
+@edit("recompute", of_tensor=True)
+def recompute(flow: Dataflow, s: Stage) -> list[Stage]:
+    """A clone of a stage for each of its readers, the stage itself for the first of them."""
+    clones = [s, *(flow.clone(s, [reader]) for reader in flow.consumers(s)[1:])]
+    flow.retie()
+    for c in clones[1:]:
+        c.memory = s.memory
+        c.loops = tuple(Loop(a) for a in c.frame.domain)
+    return clones
+
+
 @edit("put_first")
 def put_first(flow: Dataflow, stages: Sequence[Stage]) -> None:
     """Moves stages that compute from inputs alone to the front of the program, so that what they

@@ -20,7 +20,7 @@ from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Scan, Sort
 from fusewright.schedule.graph import Stage
-from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.schedule.parallel import GRID_DIMS, Loop, Parallel
 from fusewright.schedule.views import loop_value, loop_variables, operand, view
 
 
@@ -208,7 +208,8 @@ def walk_problem(graph: AxisGraph, stage: Stage, along: int, loops: Sequence[Loo
     for i, x in reversed(list(enumerate(loops))):
         if x.axis.extent == Int(1) or not graph.depends(x.axis, [axis]):
             continue
-        if x.parallel.is_block or (x.parallel.is_thread and inner != ZERO):
+        in_slices = stage.grid_mode == "slices" and x.parallel in GRID_DIMS
+        if (x.parallel.is_block and not in_slices) or (x.parallel.is_thread and inner != ZERO):
             return f"loop {i} runs along the scanned axis and cannot be bound to {x.parallel.value}"
         step = substitute(value, {v: int(v is variables[i]) for v in variables}) - first
         if prove(less(inner, step)) is not True:

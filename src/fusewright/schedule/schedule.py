@@ -13,12 +13,12 @@ from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
 from fusewright.dtypes import bfloat16, dtype_of, float16, float32
 from fusewright.errors import ScheduleError, UserError
-from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce
+from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce, Scan
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
-from fusewright.schedule.copies import copy_after
+from fusewright.schedule.copies import copy_after, recompute
 from fusewright.schedule.edits import EditCall, calls_of, replay
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
@@ -321,13 +321,7 @@ class ScheduledTensor(TensorPasses):
             raise ScheduleError(
                 f"recompute({self.name}): it is an input, which nothing computes; use cache_after"
             )
-        flow = self._schedule.flow
-        clones = [s]
-        clones += [flow.clone(s, [reader]) for reader in flow.consumers(s)[1:]]
-        flow.retie()
-        for c in clones[1:]:
-            c.memory = s.memory
-            c.loops = tuple(Loop(a) for a in c.frame.domain)
+        clones = recompute(self._schedule.flow, s)
         return [ScheduledTensor(self._schedule, c) for c in clones]
 
     def rfactor(self, axes: Sequence[int] | int) -> ScheduledTensor:
@@ -399,12 +393,18 @@ class ScheduledTensor(TensorPasses):
         engine adds parts from shared memory to it. What reads the result runs in the last block;
         with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
         waits for the others, and finishes a share of the sum and of what reads it; the blocks are
-        neighbours along BIDx, and at most as many as there are multiprocessors. Where the loop
+        neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over
+        blocks, each gets the totals of the parts of all, in this mode only. Where the loop
         is bound to ClusterX instead, "slices" goes through the blocks' shared memory: no scratch
         and no semaphores, for at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that
         accumulate in float32, is what parts are rounded to on the way, for half the traffic; by
         default they stay what they are."""
-        if not isinstance(self.stage.op, Reduce | MatMul):
+        if isinstance(self.stage.op, Scan) and mode != "slices":
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}): blocks that scan lines "
+                "together gather the totals of all; use mode 'slices'"
+            )
+        if not isinstance(self.stage.op, Reduce | Scan | MatMul):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
                 "for it on the tensor whose loops reduce"

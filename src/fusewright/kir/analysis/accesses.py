@@ -36,6 +36,7 @@ from fusewright.kir.analysis.lanes import (
     Known,
     Unknown,
     conjunction,
+    different,
     evaluate_lanes,
     holds,
     split_unknown,
@@ -231,7 +232,7 @@ def _enumerated(lo: Array, mask: Holds, unknown: Unknown) -> Enumerated:
     """The ranges as the one object that is like them."""
     may, must = np.asarray(mask.may), np.asarray(mask.must)
     key = (lo.shape, may.shape, must.shape, lo.tobytes(), may.tobytes(), must.tobytes(), unknown)
-    return _ALIKE.get(key, lambda: Enumerated(lo, mask, unknown, np.unique(lo)))
+    return _ALIKE.get(key, lambda: Enumerated(lo, mask, unknown, different(lo)))
 
 
 # --- enumeration --------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from fusewright.kir.analysis.accesses import (
     accesses,
     shared_allocs,
 )
-from fusewright.kir.analysis.lanes import Array, Unknown
+from fusewright.kir.analysis.lanes import Array, Unknown, different
 from fusewright.kir.analysis.sites import KEPT
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Buffer, Kernel, Memory
@@ -117,7 +117,7 @@ def _space(group: list[Access], offsets: dict[Buffer, int]) -> Space:
     origin = {a.buffer: offsets.get(a.buffer, 0) for a in group}
     first = group[0].buffer
     name = "shared memory" if first in offsets else first.name
-    edges = np.unique(np.concatenate([_edges(a, origin[a.buffer]) for a in group]))
+    edges = different(np.concatenate([_edges(a, origin[a.buffer]) for a in group]))
     prints = tuple(footprint(a, origin[a.buffer], edges) for a in group)
     return Space(name, first.memory, edges, cell_nbytes(group, offsets), origin, prints)
 

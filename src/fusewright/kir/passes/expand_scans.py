@@ -6,7 +6,8 @@ a reduction are (`expand_reductions`). The threads of one `high` digit belong to
     within a warp      incl = src; log2(clean) steps of  incl = fn(incl of the lane d before, incl)
                        excl = incl of the lane before
     across warps       the last of them stores incl; then every thread loads all `highs` totals,
-                       and combines those before its own with the carry
+                       and combines those before its own with the carry; of more than `MOST_LOADED`
+                       one thread puts what is before each in its place, and all behind them
 
 In reverse, both digits count from their other end, and the lane before is the one with the next
 number.
@@ -20,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fusewright.core.atoms import minimum
-from fusewright.core.conditions import equal, less, less_equal
+from fusewright.core.conditions import all_of, equal, less, less_equal
 from fusewright.core.expr import ZERO, Expr, Int, Var, mod
 from fusewright.kir.ir import (
     Alloc,
@@ -39,6 +40,7 @@ from fusewright.kir.ir import (
 from fusewright.kir.passes.expand_reductions import Digit, ThreadGroup, expand_runs, group_of
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
+from fusewright.schedule.block_scan import MOST_LOADED
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
 
 
@@ -61,6 +63,7 @@ class _Plan:
     allocs: list[Statement] = field(default_factory=list[Statement])
     within: list[Statement] = field(default_factory=list[Statement])
     stores: list[Statement] = field(default_factory=list[Statement])
+    totals: list[Statement] = field(default_factory=list[Statement])
     across: list[Statement] = field(default_factory=list[Statement])
 
 
@@ -78,6 +81,7 @@ class _Expander:
             *(x for p in plans for x in p.allocs),
             *(x for p in plans for x in p.within),
             *(x for p in plans for x in p.stores),
+            *(x for p in plans for x in p.totals),
             *(x for p in plans for x in p.across),
         ]
 
@@ -105,12 +109,17 @@ class _Expander:
                 _combine(s, s.carry, total),
             ]
             return plan
-        workspace = self._workspace(s, digit.highs * group.groups, plan)
+        by_one = digit.highs > MOST_LOADED
+        workspace = self._workspace(s, (digit.highs + by_one) * group.groups, plan)
         is_last = equal(low, digit.clean - 1)
         place = group.key + high * group.groups
         plan.stores.append(Store(workspace, place, last, predicate=is_last))
         plan.across.append(Compute("copy", s.dst, (s.carry,)))
-        self._across_warps(s, digit, _Totals(workspace, group.key, group.groups), plan)
+        totals = _Totals(workspace, group.key, group.groups)
+        if by_one:
+            self._scan_totals(s, digit, totals, plan)
+        else:
+            self._across_warps(s, digit, totals, plan)
         plan.across.append(_combine(s, s.dst, before))
         return plan
 
@@ -155,6 +164,33 @@ class _Expander:
             _combine(s, s.carry, part),
         )
         plan.across.append(For(j, Int(digit.highs), body))
+
+    def _scan_totals(self, s: ThreadScan, digit: Digit, totals: _Totals, plan: _Plan) -> None:
+        """One thread of a group replaces each total by what is before it, and puts that of all
+        behind them; scans beside each other take threads of different warps for it."""
+        low, high = _places(s, digit)
+        is_chosen = all_of((equal(low, 0), equal(high, self._count % digit.highs)))
+        so_far, part = self._register("so_far", s, plan), self._register("part", s, plan)
+        j = Var("j", 0, digit.highs - 1)
+        place = totals.first + j * totals.step
+        body = (
+            Load(part, totals.buffer, place, predicate=is_chosen),
+            Store(totals.buffer, place, so_far, predicate=is_chosen),
+            _combine(s, so_far, part),
+        )
+        end = totals.first + digit.highs * totals.step
+        plan.totals += [
+            Compute("copy", so_far, (s.identity,)),
+            Compute("copy", part, (s.identity,)),
+            For(j, Int(digit.highs), body, overlap=4),
+            Store(totals.buffer, end, so_far, predicate=is_chosen),
+        ]
+        plan.across += [
+            Load(part, totals.buffer, totals.first + high * totals.step),
+            Compute(s.fn, s.dst, (s.dst, part)),
+            Load(part, totals.buffer, end),
+            _combine(s, s.carry, part),
+        ]
 
     def _register(self, name: str, s: ThreadScan, plan: _Plan) -> Reg:
         buffer = Buffer(f"{name}{self._count}", s.src.buffer.dtype, Int(1), Memory.LOCAL)

@@ -14,7 +14,7 @@ from fusewright.errors import InternalError, ScheduleError
 from fusewright.kir.analysis.accesses import Access, accesses, shared_allocs
 from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet
 from fusewright.kir.analysis.hazards import are_exclusive, can_conflict
-from fusewright.kir.analysis.lanes import Array
+from fusewright.kir.analysis.lanes import Array, different
 from fusewright.kir.analysis.liveness import Interval, begins_within, interferes, intervals_of
 from fusewright.kir.analysis.order import (
     Hazard,
@@ -392,7 +392,7 @@ class _Owners:
         shifts = [np.zeros(0, dtype=np.int64)]
         for owner, starts in self.starts.items():
             where = [np.flatnonzero(e == owner)[:_MAX_DISTANCES] for e in other.each]
-            cells = np.unique(np.concatenate(where))
+            cells = different(np.concatenate(where))
             shifts.append(np.subtract.outer(np.array(starts), cells).reshape(-1))
         return np.concatenate(shifts)
 

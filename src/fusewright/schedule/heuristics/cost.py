@@ -178,7 +178,7 @@ def _asked(work: Work) -> tuple[float, float]:
     """Bytes that warps ask the first-level cache and shared memory for, and the second-level cache,
     which reads sectors by twos, and reads, merges and writes those that are not filled. What
     several stages read between two exchanges, and small arrays, are found nearby."""
-    near, far = work.blocks * work.through_shared, 0.0
+    near, far = work.blocks * work.through_shared, work.blocks * work.gathered_nbytes
     exchanges = work.exchanges + work.lane_exchanges
     for a in work.arrays:
         total = sum(a.requested)
@@ -252,6 +252,7 @@ def _alone(work: Work, target: Target) -> float:
         + work.loads * known.memory_latency_us
         + own_exchanges * known.exchange_us
         + work.cluster_exchanges * known.cluster_exchange_us
+        + work.gatherings * known.gather_us
         + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )

@@ -11,8 +11,9 @@ from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Scan
 from fusewright.schedule.block_reduction import Meeting, cluster_meeting, meeting
+from fusewright.schedule.block_scan import MOST_LOADED
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.parallel import THREAD_DIMS, Loop, Parallel, trips_of
+from fusewright.schedule.parallel import GRID_DIMS, THREAD_DIMS, Loop, Parallel, trips_of
 from fusewright.target import WARP_SIZE
 
 Place: TypeAlias = Literal["across warps", "between lanes", "in a thread"]
@@ -23,13 +24,16 @@ class Exchanges:
     """Of a thread: the exchanges that follow each other, as those of one depth take place together,
     across the warps of its block (their barriers) and between the lanes of its warp, and the
     instructions of all. Of a block: the bytes that threads along several dimensions hand each other
-    in shared memory. Of those across warps, the ones `between_blocks` of a cluster."""
+    in shared memory. Of those across warps, the ones `between_blocks` of a cluster. `gatherings`:
+    the times that a block waits for totals of others of the grid, and what it reads of them."""
 
     across: float
     between_lanes: float
     instructions: float
     through_shared: float = 0.0
     between_blocks: float = 0.0
+    gatherings: float = 0.0
+    gathered_nbytes: float = 0.0
 
 
 def exchanges_of(flow: Dataflow) -> Exchanges:
@@ -38,6 +42,7 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
     instructions = through_shared = 0.0
     levels: dict[Place, dict[int, float]] = {"across warps": {}, "between lanes": {}}
     between_blocks: dict[int, float] = {}
+    gatherings = gathered = 0.0
     for s in flow.stages:
         depth = max((depths[o] for o in s.operands), default=0)
         among = exchange_threads(flow, s)
@@ -46,7 +51,19 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
             times, barriers = _trips(flow, s), 1
             if isinstance(s.op, Scan):
                 own, place, totals = _of_scan(s, among)
-                moved = totals * trips_of(_threads(s)) * s.dtype.compute.nbytes
+                barriers += totals > MOST_LOADED
+                if count := _blocks_along(flow, s):
+                    met = _met_across(flow, s, among)
+                    lanes = trips_of(x for x in s.loops if x.parallel is Parallel.VECTORIZE)
+                    own = lanes * (
+                        own + _gathered_instructions(count, among) + 2 * met.instructions
+                    )
+                    barriers += 1 + met.barriers
+                    gatherings += times
+                    threads = trips_of(_threads(s)) // trips_of(among)
+                    gathered += times * count * lanes * threads * s.dtype.compute.nbytes
+                loaded = totals if totals <= MOST_LOADED else 2
+                moved = loaded * trips_of(_threads(s)) * s.dtype.compute.nbytes
                 through_shared += times * _results(flow, s) * moved
             elif any(x.parallel is not Parallel.TIDX for x in among):
                 met = _met_across(flow, s, among)
@@ -67,7 +84,15 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
     across, lanes = levels["across warps"], levels["between lanes"]
     alone = sum(times for depth, times in lanes.items() if depth not in across)
     crossing = sum(between_blocks.values())
-    return Exchanges(sum(across.values()), alone, instructions, through_shared, crossing)
+    return Exchanges(
+        sum(across.values()),
+        alone,
+        instructions,
+        through_shared,
+        crossing,
+        gatherings,
+        gathered,
+    )
 
 
 def exchange_threads(flow: Dataflow, s: Stage) -> list[Loop]:
@@ -120,6 +145,19 @@ def _blocks_of(flow: Dataflow, s: Stage) -> list[Loop]:
     return [x for x in blocks if flow.graph.depends(x.axis, _along(s))]
 
 
+def _blocks_along(flow: Dataflow, s: Stage) -> int:
+    """The blocks of the grid that scan the same lines and wait for each other, 0 where none do."""
+    bound = (x for x in s.loops if x.parallel in GRID_DIMS)
+    along = [x for x in bound if flow.graph.depends(x.axis, _along(s))]
+    return trips_of(along) if along and s.grid_mode is not None else 0
+
+
+def _gathered_instructions(count: int, among: list[Loop]) -> float:
+    """Of a thread that loads its share of the totals of so many blocks: an access and what goes to
+    the result and to the carry."""
+    return -(-count // trips_of(among)) * (CODE.access + 2)
+
+
 def _of_row(flow: Dataflow, s: Stage, among: list[Loop]) -> tuple[float, Place]:
     """Instructions of one reduction along the first dimension, and where its threads exchange. Of
     the results that a thread has beside the first one, lanes of a warp take only the steps."""
@@ -145,4 +183,5 @@ def _of_scan(s: Stage, among: list[Loop]) -> tuple[float, Place, int]:
     within = steps * CODE.scan_step * words
     if warps == 1:
         return within, "between lanes" if lanes > 1 else "in a thread", 0
-    return within + warps * CODE.scan_step * words + CODE.scan_block, "across warps", warps
+    loaded = warps if warps <= MOST_LOADED else 2
+    return within + loaded * CODE.scan_step * words + CODE.scan_block, "across warps", warps

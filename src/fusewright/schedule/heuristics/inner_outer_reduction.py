@@ -194,7 +194,8 @@ class InnerOuterScheduler:
         own = (several.axis, self._whole.axis)
         inside = (Loop(threads.axis, Parallel.TIDX), *(Loop(c, Parallel.UNROLL) for c in own))
         self._follow((*around, *inside))
-        return staged.bind(around, rows.axis, self._whole.axis, plan.vector, THREADS_OF_ROWS)
+        whole = self.flow.graph.merge(rows.axis, self._whole.axis)
+        return staged.bind(around, whole, plan.vector, THREADS_OF_ROWS)
 
     def _follow(self, loops: tuple[Loop, ...]) -> None:
         """Lets all stages that vary from row to row run along these loops."""

@@ -8,6 +8,7 @@ another axis fast               threads side by side over that axis, runs of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,8 +16,8 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
 from fusewright.fusion.ir import IndexMap, Scan
 from fusewright.memory import Memory
-from fusewright.schedule.block_scan import block_scan
-from fusewright.schedule.copies import copy_after
+from fusewright.schedule.block_scan import block_scan, gather_blocks
+from fusewright.schedule.copies import copy_after, recompute
 from fusewright.schedule.edits import set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics import staged_rows
@@ -63,6 +64,18 @@ OWN_LINES = (2, 4)
 """Lines that a thread may walk over side by side instead of one."""
 RUN = 4
 """Elements down a column that a thread takes one behind the other."""
+NBYTES_OF_RUN = 192
+"""Bytes that a thread has at most of lines that blocks share, in a third of its registers. Lines
+of which threads have more are not shared so: with 18 and 32 runs one after the other blocks took
+1.31 and 1.23 times as long as two more kernels (float64[600875, 24] and float16[2097152, 64]), as
+all of them load, wait and store in step (one H100, 2026-11-27)."""
+MOST_LANES = 4
+"""Lines of a thread side by side where blocks share them: for each it holds a total, what is before
+it, and what it has of other blocks."""
+THREADS_AT_ONCE = 512
+"""Threads of a multiprocessor whose blocks share lines, with 128 registers each. With 64 some are
+spilled, and each look at a semaphore drops the first-level cache in which they are: 57.7 us for
+13.8 (bfloat16[8192, 768], one H100, 2026-11-27)."""
 RUN_OF_ROW = 2
 """Elements of a row that a thread takes side by side where no vector divides rows: its accesses ask
 for the sectors of all of them once each, and with one element it exchanges once for each. Predicted
@@ -75,8 +88,9 @@ class ScanPlan:
     """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
     for all of them), threads along the line, lines that threads of a block begin side by side,
     whether these go through shared memory, lines of a thread, whether lines are neighbours in
-    the results but not in what is read: the run of a thread is then what a vector reads; and the
-    lines of a block that lie further apart than those side by side."""
+    the results but not in what is read: the run of a thread is then what a vector reads; the lines
+    of a block that lie further apart than those side by side; and the blocks that share a line, and
+    wait for each other's totals."""
 
     inner: bool
     vector: int
@@ -87,6 +101,13 @@ class ScanPlan:
     own: int = 1
     is_across: bool = False
     apart: int = 1
+    parts: int = 1
+
+    @property
+    def min_blocks(self) -> int:
+        """Blocks that have to fit a multiprocessor."""
+        threads = self.along * self.beside * self.apart
+        return THREADS_AT_ONCE // threads if self.parts > 1 else 0
 
     @property
     def candidate(self) -> Candidate[ScanPlan]:
@@ -99,7 +120,9 @@ class ScanPlan:
         if self.is_across:
             kind, what = "columns_across", f"{what}, each read in vectors"
         if self.is_staged:
-            kind, what = "rows_staged", f"{what}, through shared memory"
+            kind, what = f"{kind}_staged", f"{what}, through shared memory"
+        if self.parts > 1:
+            what = f"{what}, {self.parts} blocks along"
         params = Params.of(
             f"scan_{kind}",
             vector=self.vector,
@@ -108,6 +131,8 @@ class ScanPlan:
             beside=self.beside,
             own=self.own if self.own > 1 else None,
             apart=self.apart if self.apart > 1 else None,
+            parts=self.parts if self.parts > 1 else None,
+            min_blocks=self.min_blocks,
         )
         return Candidate(what, params, self)
 
@@ -166,6 +191,7 @@ class ScanScheduler:
         if comes_first:
             yield staged
         if self._has_runs:
+            yield from self._shared_lines()
             yield from self._rows() if self._inner else self._columns()
         if self._has_runs and self._inner and not _is_fast_in_results(self.flow, self._line):
             yield from self._across()
@@ -228,6 +254,60 @@ class ScanScheduler:
         ):
             yield self._block(self._run, 2 * down, side)
 
+    def _in_parts(self) -> Iterator[ScanPlan]:
+        """Blocks share long lines of which there are few: as many as run at once, each of which
+        reads whole lines of memory and keeps its part in registers. Where strips are few, blocks
+        are large, so that no more of them wait for each other than there are multiprocessors."""
+        chip, vector = self._target.multiprocessors, min(self._vector, MOST_LANES)
+        wide = vector * self._nbytes
+        is_even = self._neighbours * self._nbytes % SECTOR_NBYTES == 0
+        lines = LINE_NBYTES if is_even else 2 * LINE_NBYTES
+        side = min(-(-self._neighbours // vector), lines // wide)
+        strips = -(-self._lines // (vector * side))
+        if 2 * strips > chip:
+            return
+        threads = THREADS
+        while threads < MAX_THREADS_PER_BLOCK and THREADS_AT_ONCE // threads * chip > chip * strips:
+            threads *= 2
+        along = threads // side
+        parts = min(chip, THREADS_AT_ONCE // threads * chip // strips)
+        run = -(-self._length // (along * parts))
+        parts = -(-self._length // (along * run))
+        if parts > 1 and run >= RUN and run * wide <= NBYTES_OF_RUN:
+            yield ScanPlan(False, vector, run, along, side, parts=parts)
+
+    def _shared_lines(self) -> Iterator[ScanPlan]:
+        """Blocks share long lines of which there are few, and wait for each other's totals."""
+        if not self._held:
+            yield from self._flat()
+            yield from () if self._inner else self._in_parts()
+
+    def _flat(self) -> Iterator[ScanPlan]:
+        """Lines of which so few lie side by side that no thread reads whole sectors of them, or one
+        alone: a part of these lies together, and goes through shared memory. Runs of an odd number
+        of elements keep threads side by side in different banks."""
+        lines = 1 if self._inner else self._neighbours
+        row, chip = lines * self._nbytes, lines * self._target.multiprocessors // self._lines
+        if self._lines % lines or row >= LINE_NBYTES // 2 or row % SECTOR_NBYTES == 0:
+            return
+        size = self._length * self._lines
+        tiles = [s.dtype.nbytes for s in self.flow.inputs if numel(s.shape) == size]
+        results = [s.dtype.nbytes for s in self.flow.outputs if numel(s.shape) == size]
+        # A result takes the place of the one array that it has the size of: thread by thread.
+        held = sum(tiles) if tiles == results and len(tiles) == 1 else sum(tiles + results)
+        widest = max(tiles + results, default=self._nbytes)
+        along = MAX_THREADS_PER_BLOCK // (WARP_SIZE * lines) * WARP_SIZE
+        room = self._target.shared_nbytes_of_one
+        most = room // (along * lines * held) if along and held else 0
+        if most < RUN or chip < 2:
+            return
+        trips = -(-self._length // (most * along * chip))
+        run = min(most, -(-self._length // (trips * along * chip)) | 1)
+        parts = -(-self._length // (trips * along * run))
+        vector = math.gcd(MAX_VECTOR_NBYTES // widest, self._length * lines)
+        if vector > 1 and parts > 1 and run >= RUN:
+            yield ScanPlan(False, vector, run, along, lines, is_staged=True, parts=parts)
+
     def _threads_of_block(self, beside: int) -> int:
         """Threads of a block; more where a multiprocessor has room for few that hold lines."""
         threads, target = THREADS, self._target
@@ -281,15 +361,20 @@ class ScanScheduler:
         other."""
         flow = self.flow
         if plan.is_staged:
-            return self._apply_staged(plan)
-        for s in self._scans if plan.run else ():
-            block_scan(flow, s, plan.run)
+            return self._apply_flat(plan) if plan.run else self._apply_staged(plan)
+        before = [block_scan(flow, s, plan.run) for s in (self._scans if plan.run else ())]
+        for s in before if plan.parts > 1 else ():
+            gather_blocks(flow, s, "slices")
         reference = self._scans[0]
         set_loops(flow, reference, _loops(flow, reference, self._axis, plan))
         transform_like(flow, reference, align=True)
+        has_columns = plan.vector > 1 and not plan.inner
         if plan.run:
-            has_columns = plan.vector > 1 and not plan.inner
             vectorize_accesses(flow, reference, self._held if has_columns else ())
+        for s in before if plan.parts > 1 and has_columns else ():
+            # The totals of all of a thread's lines go at once.
+            lanes = Loop(s.loops[-1].axis, Parallel.VECTORIZE)
+            set_loops(flow, s, (*s.loops[:-1], lanes))
         inline_most(flow)
         for s in self._held:
             set_allocation(flow, s, self._in_memory_order(s, plan))
@@ -320,7 +405,32 @@ class ScanScheduler:
         set_loops(flow, reference, loops)
         transform_like(flow, reference, align=True)
         block, thread, line = loops
-        return staged.bind((block,), thread.axis, line.axis, plan.vector)
+        whole = flow.graph.merge(thread.axis, line.axis)
+        return staged.bind((block,), whole, plan.vector)
+
+    def _apply_flat(self, plan: ScanPlan) -> bool:
+        """Threads side by side along the lines, and a line for each of those down the block."""
+        flow, reference = self.flow, self._scans[0]
+        for s in self._scans:
+            gather_blocks(flow, block_scan(flow, s, plan.run), "slices")
+        staged = StagedRows(flow, self._length * self._lines)
+        _read_twice(flow)
+        kept = _kept_loop(flow, reference, self._axis)
+        outer, run = split(flow, Loop(reference.frame.output[self._axis]), plan.run)
+        trips, along = split(flow, outer, plan.along)
+        trips, parts = split(flow, trips, plan.parts)
+        around: list[Loop] = []
+        down: list[Loop] = []
+        rows = flow.graph.merge(along.axis, run.axis)
+        if kept is not None:
+            groups, beside = split(flow, kept, plan.beside)
+            around.append(Loop(groups.axis, Parallel.BIDY))
+            down.append(Loop(beside.axis, Parallel.TIDY))
+            rows = flow.graph.merge(rows, beside.axis)
+        around += [trips, Loop(parts.axis, Parallel.BIDX)]
+        set_loops(flow, reference, (*around, Loop(along.axis, Parallel.TIDX), *down, run))
+        transform_like(flow, reference, align=True)
+        return staged.bind(tuple(around), rows, plan.vector, plan.along, plan.beside)
 
 
 def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:
@@ -342,6 +452,10 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
     trips, along = split(flow, outer, plan.along)
     out: list[Loop] = []
     lanes: list[Loop] = []
+    shared: tuple[Loop, ...] = ()
+    if plan.parts > 1:
+        trips, parts = split(flow, trips, plan.parts)
+        shared = (Loop(parts.axis, Parallel.BIDX),)
     if kept is not None:
         if plan.vector > 1 and not plan.inner:
             kept, vector = split(flow, kept, plan.vector)
@@ -351,9 +465,10 @@ def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple
         if plan.apart > 1:
             blocks, apart = split(flow, blocks, plan.apart)
             out.append(Loop(apart.axis, Parallel.TIDZ))
-        out = [Loop(blocks.axis, Parallel.BIDX), *out, Loop(beside.axis, side)]
+        grid = Parallel.BIDY if shared else Parallel.BIDX
+        out = [Loop(blocks.axis, grid), *out, Loop(beside.axis, side)]
     down = Parallel.TIDX if plan.inner else Parallel.TIDY
-    out += [trips, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
+    out += [trips, *shared, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
     return (*out, *lanes)
 
 
@@ -375,6 +490,21 @@ def _hold_moved(flow: Dataflow) -> list[Stage]:
         if isinstance(s.op, IndexMap) and s.operands[0] in behind:
             moved[s.operands[0]] = None
     return [copy_after(flow, p, memory=Memory.SHARED) for p in moved]
+
+
+def _read_twice(flow: Dataflow) -> None:
+    """Lets sums of runs and the scans of these read tiles for themselves, so that no thread holds a
+    run in registers while blocks wait for each other."""
+    scanned = [s.operands[0] for s in flow.stages if isinstance(s.op, Scan) and not s.op.exclusive]
+    between: set[Stage] = set()
+    while scanned:
+        s = scanned.pop()
+        is_computed = s.memory is Memory.LOCAL and not s.is_reduction
+        if is_computed and not isinstance(s.op, Scan) and s not in between:
+            between.add(s)
+            scanned += s.operands
+    for s in [s for s in reversed(flow.stages) if s in between]:
+        recompute(flow, s)
 
 
 def _kept_axes(s: Stage, axis: int) -> tuple[AxisClass, ...]:

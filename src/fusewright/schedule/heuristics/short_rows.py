@@ -259,7 +259,8 @@ class ShortRowsPlanner:
         assert self._inner is not None
         block, thread = self._reference.loops[:2]
         rows = flow.graph.merge(thread.axis, own[0]) if own else thread.axis
-        return staged.bind((block,), rows, self._inner.axis, plan.vector)
+        whole = flow.graph.merge(rows, self._inner.axis)
+        return staged.bind((block,), whole, plan.vector)
 
 
 def _ways(nbytes: int) -> int:

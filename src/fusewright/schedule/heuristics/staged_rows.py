@@ -52,19 +52,24 @@ class StagedRows:
         self,
         around: tuple[Loop, ...],
         rows: AxisClass,
-        row: AxisClass,
         vector: int,
         nthreads: int = THREADS,
+        ndown: int = 1,
     ) -> bool:
-        """Lets all threads of a block move its rows in vectors, `around` which are the loops over
-        blocks and over what each of them takes at a time, and inlines all stages; the loops of
-        those that compute are set before. False where rows do not lie so."""
+        """Lets all threads of a block, `nthreads` of them side by side and so many `ndown`, move
+        its `rows`, one axis, in vectors, `around` which are the loops over blocks and over what
+        each of them takes at a time, and inlines all stages; the loops of those that compute are
+        set before. False where rows do not lie so."""
         flow, tiles = self._flow, (*self._filled, *self._emptied)
-        whole = flow.graph.merge(rows, row)
-        vectors, lanes = flow.graph.split(whole, vector)
+        vectors, lanes = flow.graph.split(rows, vector)
         trips, threads = flow.graph.split(vectors, nthreads)
+        down: tuple[Loop, ...] = ()
+        if ndown > 1:
+            trips, others = flow.graph.split(trips, ndown)
+            down = (Loop(others, Parallel.TIDY),)
         walk = (
             *around,
+            *down,
             Loop(threads, Parallel.TIDX),
             Loop(trips, Parallel.UNROLL),
             Loop(lanes, Parallel.UNROLL),
@@ -77,7 +82,7 @@ class StagedRows:
         if any(s.loops[-1].parallel is not Parallel.VECTORIZE for s in self._moving):
             return False
         for tile in tiles:
-            set_allocation(flow, tile, (whole,))
+            set_allocation(flow, tile, (rows,))
         inline_most(flow)
         for tile in tiles:
             inline_to(flow, {tile: min(tile.inline_depth, len(around))})

@@ -75,8 +75,9 @@ class Array:
 class Work:
     """A launch. Of a block: threads, bytes of shared memory, bytes through shared memory,
     `exchanges` across warps that follow each other, each ending at a barrier, `cluster_exchanges`,
-    those of them at which the blocks of a cluster meet, `lane_exchanges`
-    between the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
+    those of them at which the blocks of a cluster meet, `gatherings` at which it waits for others
+    of the grid, with the bytes `gathered_nbytes` that it reads of them, `lane_exchanges` between
+    the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
     and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
     the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
@@ -101,6 +102,8 @@ class Work:
     addressing: float = 0.0
     cluster_exchanges: float = 0.0
     lane_exchanges: float = 0.0
+    gatherings: float = 0.0
+    gathered_nbytes: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -133,6 +136,8 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         exchanges=exchanges.across,
         cluster_exchanges=exchanges.between_blocks,
         lane_exchanges=exchanges.between_lanes,
+        gatherings=exchanges.gatherings,
+        gathered_nbytes=exchanges.gathered_nbytes,
         loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
         registers=_registers(flow, stages) + sum(w.registers for w in by_warps),
         instructions=CODE.start
@@ -168,6 +173,8 @@ def side_by_side(works: Sequence[Work]) -> Work:
         exchanges=max(w.exchanges for w in works),
         cluster_exchanges=max(w.cluster_exchanges for w in works),
         lane_exchanges=max(w.lane_exchanges for w in works),
+        gatherings=max(w.gatherings for w in works),
+        gathered_nbytes=mean(lambda w: w.gathered_nbytes),
         loads=mean(lambda w: w.loads),
         registers=max(w.registers for w in works),
         instructions=mean(lambda w: w.instructions),
