@@ -14,6 +14,7 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import build_nest, computed, is_loop, reduced_loops, waiting_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.views import (
+    Operand,
     View,
     is_private,
     loop_value,
@@ -48,10 +49,12 @@ def placement_problem(
     by_dim = {x.parallel: v for x, v in zip(reader.stage.loops, reader.variables, strict=True)}
     for i, loop in enumerate(producer.loops):
         required = _required(producer, i, loop, reader, by_dim, shared)
-        moves = any(graph.is_moved_by(x.axis, [loop.axis]) for x in producer.loops)
+        kept = (x for k, x in enumerate(producer.loops) if k not in reducing)
+        moves = any(graph.is_moved_by(x.axis, [loop.axis]) for x in kept)
         if not graph.depends(loop.axis, producer.frame.domain) and not moves:
             continue
-        if moves and loop.parallel.is_serial and i >= shared:
+        is_apart = moves and loop.parallel.is_serial and i >= shared
+        if is_apart and not _is_at_it(graph, reader, read, i, loop):
             return (
                 f"{producer.name} lies elsewhere in each iteration of its loop {i}, which "
                 f"{reader.stage.name} does not share"
@@ -65,6 +68,15 @@ def placement_problem(
                 f"{value}, but stands at {required}"
             )
     return None
+
+
+def _is_at_it(graph: AxisGraph, reader: View, read: Operand, i: int, loop: Loop) -> bool:
+    """Whether a reader has a loop of the producer at the same place, and in each iteration reads
+    what the producer computes in the same one."""
+    loops = reader.stage.loops
+    if i >= len(loops) or loops[i].axis is not loop.axis or not loops[i].parallel.is_serial:
+        return False
+    return loop_value(graph, reader, read, i) == reader.variables[i]
 
 
 def _required(
