@@ -16,14 +16,16 @@ Each resource gives a time of its own, as if it were the only limit:
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
 They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
-its first blocks cost. The model orders candidates and says what limits them. What was measured is
+its first blocks cost. A cluster begins when there is room for all of its blocks, and these wait for
+each other: where clusters follow each other, what a block takes alone overlaps with the rest by
+`cluster_overlap` only. The model orders candidates and says what limits them. What was measured is
 in `Target.calibration`; `python -m bench.predicted` compares times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.instructions import CODE
@@ -91,12 +93,21 @@ def cost(work: Work, target: Target) -> Cost:
     is_tile = bool(work.shared_nbytes) and not work.exchanges + work.lane_exchanges
     if work.product is not None:
         us = _product_us(work, work.product, dict(parts), dict(steps), rounds, target)
+    elif work.cluster > 1 and work.blocks > running:
+        us = known.start_us + known.memory_latency_us + _in_clusters(parts, target)
     else:
         together = [t for name, t in parts if name != "access" or not is_tile]
         us = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
         us += _norm(together, known.overlap)
     flight = int(resident * work.threads * work.flight_nbytes)
     return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
+
+
+def _in_clusters(parts: Sequence[tuple[str, float]], target: Target) -> float:
+    """Microseconds of resources that the blocks of clusters use, and of what these take alone."""
+    known = target.calibration
+    others = _norm((t for name, t in parts if name != "latency"), known.overlap)
+    return _norm((others, dict(parts)["latency"]), known.cluster_overlap)
 
 
 def _norm(times: Iterable[float], order: float) -> float:
@@ -209,8 +220,11 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
     known, total = target.calibration, 0.0
     cached = known.cached_share * target.l2_nbytes
     for a in work.arrays:
-        moved = min(float(a.nbytes), max(*a.requested, a.paired))
-        if not a.is_written and a.nbytes > cached:
+        asked = max(*a.requested, a.paired, a.together)
+        moved = min(float(a.nbytes), asked)
+        if a.picks is not None:
+            moved = a.picks.moved(a.nbytes, asked, cached)
+        elif not a.is_written and a.nbytes > cached:
             moved = (moved + a.borders) * _passes(a, work, running, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
         total += moved * (known.write_weight if a.is_written else by_rings)

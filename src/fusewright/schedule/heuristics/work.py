@@ -30,15 +30,22 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.exchanges import exchange_threads, exchanges_of
+from fusewright.schedule.heuristics.picks import Picks
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
-from fusewright.schedule.heuristics.requests import Request, requests, share_between
+from fusewright.schedule.heuristics.requests import Request, read_together, requests, share_between
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import blocks_that_share, boxed_memory
-from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
+from fusewright.target import (
+    MAX_VECTOR_NBYTES,
+    REGISTER_UNIT,
+    SECTOR_NBYTES,
+    WARP_SIZE,
+    WORD_NBYTES,
+)
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -56,7 +63,8 @@ class Array:
     the second-level cache moves along, and `paired` the most that one access moves with them.
     `unfilled`: of the bytes that writes ask for those that they
     leave as they were, as they fill no whole sectors. `borders`: bytes that several blocks read, as
-    they lie in pairs of sectors at the borders of their strips."""
+    they lie in pairs of sectors at the borders of their strips. `together`: the bytes that all of
+    several accesses read, each counted once; 0 of a single one. `picks`: what data picks."""
 
     name: str
     nbytes: int
@@ -69,6 +77,8 @@ class Array:
     paired: float = 0.0
     unfilled: float = 0.0
     borders: float = 0.0
+    together: float = 0.0
+    picks: Picks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +318,8 @@ def _arrays(
             paired=max(r.nbytes + r.beside for r in own),
             unfilled=sum(r.unfilled for r in own),
             borders=max(r.borders for r in own),
+            together=0.0 if is_written else read_together(t, own),
+            picks=next((r.picks for r in own if r.picks is not None), None),
         )
         for (t, is_written), own in found.items()
     )
@@ -394,8 +406,8 @@ def _loads(stages: Sequence[Stage]) -> float:
 def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
     """32-bit registers of a thread: what it loads stays there while the rest is made, and so does
     what it scans of a run, and has summed of it, while threads exchange; where they do so in a
-    loop, the loads of its next trip are under way."""
-    words: dict[Stage, int] = {}
+    loop, the loads of its next trip are under way. What later passes read stays there, too."""
+    words = _held_between_passes(flow, stages)
     held = _held_for_scans(flow)
     for s in stages:
         if s.memory is Memory.LOCAL:
@@ -408,6 +420,36 @@ def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
                 words[s] = _held_elements(flow, s) * -(-s.dtype.compute.nbytes // 4)
     wanted = CODE.registers + sum(words.values())
     return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
+
+
+def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage, int]:
+    """The registers of the largest value that a thread computes for several elements in a pass of
+    its own, as it follows from others that are held, and of what it sums up beside it. Elements of
+    16 bits that were loaded in vectors stay as they were loaded: two in a register."""
+    words: dict[Stage, int] = {}
+    for s in stages:
+        count = _held_elements(flow, s)
+        if s.memory is Memory.LOCAL and s.inline_depth == 0 and count and not _reads(s):
+            words[s] = -(-count * _held_nbytes(s) // WORD_NBYTES)
+    sums = [s for s in stages if s.is_reduction and s not in words]
+    if not words:
+        return words
+    largest = max(words, key=lambda s: words[s])
+    found = {largest: words[largest]}
+    if sums:
+        most = max(sums, key=lambda s: _held_elements(flow, s))
+        found[most] = 2 * _held_elements(flow, most) * -(-most.dtype.compute.nbytes // WORD_NBYTES)
+    return found
+
+
+def _held_nbytes(s: Stage) -> int:
+    """Bytes of an element that a thread holds: of a cast those of what it is computed from."""
+    source = s
+    while isinstance(source.op, Pointwise) and source.op.fn == "cast":
+        source = source.operands[0]
+    is_packed = source is not s and _lanes(s) == 1 and source.dtype.nbytes < WORD_NBYTES
+    packed = any(_lanes(r) > 1 for r in (source, *source.operands) if not r.is_input)
+    return source.dtype.nbytes if is_packed and packed else max(WORD_NBYTES, s.dtype.compute.nbytes)
 
 
 def _held_for_scans(flow: Dataflow) -> set[Stage]:
