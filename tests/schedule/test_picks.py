@@ -181,3 +181,13 @@ def test_clusters_that_follow_each_other_overlap_less() -> None:
     once = resident_blocks(BLOCKS, TARGET) * TARGET.multiprocessors
     few, few_alone = (dataclasses.replace(w, blocks=once) for w in (BLOCKS, alone))
     assert cost(few, TARGET).us == cost(few_alone, TARGET).us
+
+
+def test_blocks_alone_on_their_multiprocessors_overlap_less() -> None:
+    two = dataclasses.replace(BLOCKS, cluster=1, cluster_exchanges=0)
+    one = dataclasses.replace(two, min_blocks=0, registers=128)
+    assert (resident_blocks(two, TARGET), resident_blocks(one, TARGET)) == (2, 1)
+    latency = dict(cost(one, TARGET).parts)["latency"]
+    moved = dict(cost(one, TARGET).parts)["memory"]
+    assert cost(one, TARGET).us > cost(two, TARGET).us + latency / 3
+    assert cost(one, TARGET).us > moved + latency / 3

@@ -16,9 +16,9 @@ Each resource gives a time of its own, as if it were the only limit:
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
 They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
-its first blocks cost. A cluster begins when there is room for all of its blocks, and these wait for
-each other: where clusters follow each other, what a block takes alone overlaps with the rest by
-`cluster_overlap` only. The model orders candidates and says what limits them. What was measured is
+its first blocks cost. Where threads exchange, and blocks go through their phases without others
+beside them, what a block takes alone overlaps with the rest by `phase_overlap` only: those that have
+a multiprocessor to themselves, and those of clusters, which begin when all of them have room. The model orders candidates and says what limits them. What was measured is
 in `Target.calibration`; `python -m bench.predicted` compares times.
 """
 
@@ -93,8 +93,8 @@ def cost(work: Work, target: Target) -> Cost:
     is_tile = bool(work.shared_nbytes) and not work.exchanges + work.lane_exchanges
     if work.product is not None:
         us = _product_us(work, work.product, dict(parts), dict(steps), rounds, target)
-    elif work.cluster > 1 and work.blocks > running:
-        us = known.start_us + known.memory_latency_us + _in_clusters(parts, target)
+    elif _are_in_phase(work, resident, running):
+        us = known.start_us + known.memory_latency_us + _by_phases(parts, target)
     else:
         together = [t for name, t in parts if name != "access" or not is_tile]
         us = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
@@ -103,11 +103,18 @@ def cost(work: Work, target: Target) -> Cost:
     return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
 
 
-def _in_clusters(parts: Sequence[tuple[str, float]], target: Target) -> float:
-    """Microseconds of resources that the blocks of clusters use, and of what these take alone."""
+def _are_in_phase(work: Work, resident: int, running: int) -> bool:
+    """Whether blocks that follow each other move data and exchange with nobody beside them who
+    does the other meanwhile."""
+    has_phases = work.exchanges + work.lane_exchanges > 0 and work.blocks > running
+    return has_phases and (work.cluster > 1 or resident == 1)
+
+
+def _by_phases(parts: Sequence[tuple[str, float]], target: Target) -> float:
+    """Microseconds of resources that such blocks use, and of what these take alone."""
     known = target.calibration
     others = _norm((t for name, t in parts if name != "latency"), known.overlap)
-    return _norm((others, dict(parts)["latency"]), known.cluster_overlap)
+    return _norm((others, dict(parts)["latency"]), known.phase_overlap)
 
 
 def _norm(times: Iterable[float], order: float) -> float:
@@ -225,23 +232,24 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
         if a.picks is not None:
             moved = a.picks.moved(a.nbytes, asked, cached)
         elif not a.is_written and a.nbytes > cached:
-            moved = (moved + a.borders) * _passes(a, work, running, target)
+            moved = _with_rereads(a, moved + a.borders, work, running, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
         total += moved * (known.write_weight if a.is_written else by_rings)
     return total
 
 
-def _passes(a: Array, work: Work, running: int, target: Target) -> float:
-    """How often an array comes from memory: once where what the running blocks have of it stays
-    in the cache until they ask for it again. Operands of products come as often as groups of tiles
-    that run together lie side by side."""
+def _with_rereads(a: Array, moved: float, work: Work, running: int, target: Target) -> float:
+    """The bytes that come from memory of an array of which `moved` do at least once: no more where
+    what the running blocks have of it stays in the cache until they ask for it again. Operands of
+    products come as often as groups of tiles that run together lie side by side."""
     times = max(1.0, sum(a.requested) / a.nbytes)
     if a.tiles:  # those of a round are about a square of the result, and share what they read
         times = max(1.0, min(times, math.sqrt(a.tiles / running)))
     cached = target.calibration.cached_share * target.l2_nbytes
     together = a.nbytes * running / work.blocks
     lost = sum(_touched(work, share) > cached for share in a.between)
-    return max(1.0 if together <= cached else times, 1.0 + lost)
+    again = min(moved * (1.0 + lost), max(moved, sum(a.requested) + a.beside))
+    return max(moved if together <= cached else moved * times, again)
 
 
 def _touched(work: Work, share: float) -> float:
