@@ -17,8 +17,9 @@ Each resource gives a time of its own, as if it were the only limit:
 
 They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
 its first blocks cost. Where threads exchange, and blocks go through their phases without others
-beside them, what a block takes alone overlaps with the rest by `phase_overlap` only: those that have
-a multiprocessor to themselves, and those of clusters, which begin when all of them have room. The model orders candidates and says what limits them. What was measured is
+beside them, what a block takes alone overlaps with the rest by `phase_overlap` only: of those that
+have a multiprocessor to themselves, and of those of clusters, which begin when all of them have
+room. The model orders candidates and says what limits them. What was measured is
 in `Target.calibration`; `python -m bench.predicted` compares times.
 """
 
