@@ -49,8 +49,8 @@ class Compared:
 
     @property
     def error_then(self) -> float:
-        """The same of the prediction of the measured run, for the GPU that measured as far as a copy
-        says what it would have been there."""
+        """The same of the prediction of the measured run, times what a copy takes longer on the
+        GPU that measured."""
         here = self.now.floor_us / self.then.floor_us
         return math.log(self.then.predicted_us * here / self.measured_us)
 
