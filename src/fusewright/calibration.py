@@ -46,11 +46,6 @@ class Calibration:
                               multiplies nothing: a wait and a barrier, until the last warp is
                               there, and the way of the first matrices. Estimated, about 30 each
         overlap               the order of the norm of the times of all resources
-        phase_overlap         the order of the norm of what a block takes alone and of all else, of
-                              blocks that exchange with no other beside them: eleven draws in
-                              clusters are off by 0.073 in the root mean square, by 0.220 with the
-                              order of other kernels (one H100, 2026-11-26 and 27,
-                              `bench.lot.accuracy`)
 
     Fitted to products by warpgroups (`bench.product_fit`):
         product_share         of the nominal rate that matrix instructions keep up: at full load the
@@ -107,7 +102,6 @@ class Calibration:
     thread_tile_us: float
     exposed_clocks: float
     overlap: float
-    phase_overlap: float
     product_share: float
     box_line_clocks: float
     shared_line_clocks: float
@@ -149,7 +143,6 @@ FITTED = (
     "thread_tile_us",
     "exposed_clocks",
     "overlap",
-    "phase_overlap",
     "across_weight",
     "cluster_margin",
     "alone_margin",
@@ -182,7 +175,6 @@ H200 = Calibration(
     thread_tile_us=2.0,
     exposed_clocks=80.0,
     overlap=6.0,
-    phase_overlap=1.5,
     product_share=0.855,
     box_line_clocks=1.78,
     shared_line_clocks=2.42,

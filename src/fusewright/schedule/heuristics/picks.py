@@ -20,20 +20,36 @@ from fusewright.core.symbolic import Symbolic
 from fusewright.fusion.ir import Take
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.heuristics.common import GlobalAccess, numel
-from fusewright.target import SECTOR_NBYTES
+from fusewright.target import LINE_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
 PAIR_NBYTES = 2 * SECTOR_NBYTES
+
+ALONE = 0.33
+"""How much longer memory takes for pairs of sectors that lie alone, 0.75 of the speed of long rows;
+rows of 128 bytes reach 0.88 of it, those of 256 0.99 (sums of rows that are picked in any order,
+each once, of 1 GiB; one H100, 2026-11-27): less by `SHRINKS` for each doubling."""
+SHRINKS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Picks:
     """Of an array: the bytes of one `region`, all of which may be picked from before the next one
     is, the rows or pairs of sectors in it, and the bytes that all picks of a launch bring, each in
-    whole pairs of sectors, whatever others brought before."""
+    whole pairs of sectors, whatever others brought before. `run`: those of one pick, which lie side
+    by side."""
 
     region: float
     rows: float
     drawn: float
+    run: float
+
+    @property
+    def isolation(self) -> float:
+        """How much longer memory takes than for long rows. What a warp picks out of as many lines
+        as it has lanes lies together."""
+        if self.region <= WARP_SIZE * LINE_NBYTES:
+            return 1.0
+        return 1.0 + ALONE * SHRINKS ** -math.log2(self.run / PAIR_NBYTES)
 
     def distinct(self, nbytes: float) -> float:
         """The bytes of an array of so many that are picked at all."""
@@ -64,7 +80,8 @@ def _picks(a: GlobalAccess, v: Var) -> Iterator[Picks]:
     run = row if _shares_rows(a.stage) else itemsize
     picked = numel(a.stage.shape) * itemsize / run
     rows = count if run >= PAIR_NBYTES else count * row / PAIR_NBYTES
-    yield Picks(float(count * row), max(2.0, float(rows)), picked * max(run, PAIR_NBYTES))
+    brought = max(run, PAIR_NBYTES)
+    yield Picks(float(count * row), max(2.0, float(rows)), picked * brought, brought)
 
 
 def _shares_rows(s: Stage) -> bool:

@@ -423,29 +423,33 @@ def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
 
 
 def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage, int]:
-    """The registers of the largest value that a thread computes for several elements in a pass of
-    its own, as it follows from others that are held, and of what it sums up beside it. Elements of
-    16 bits that were loaded in vectors stay as they were loaded: two in a register."""
-    words: dict[Stage, int] = {}
-    for s in stages:
-        count = _held_elements(flow, s)
-        if s.memory is Memory.LOCAL and s.inline_depth == 0 and count and not _reads(s):
-            words[s] = -(-count * _held_nbytes(s) // WORD_NBYTES)
-    sums = [s for s in stages if s.is_reduction and s not in words]
-    if not words:
-        return words
-    largest = max(words, key=lambda s: words[s])
-    found = {largest: words[largest]}
-    if sums:
-        most = max(sums, key=lambda s: _held_elements(flow, s))
-        found[most] = 2 * _held_elements(flow, most) * -(-most.dtype.compute.nbytes // WORD_NBYTES)
-    return found
+    """The registers of the largest value that a thread which reduces several columns computes in a
+    pass of its own, as others that are held follow from it, and of its sums. Elements of 16 bits
+    that were loaded in vectors stay as they were loaded: two in a register. Of rows the compiler
+    computes again what follows from loads."""
+    sums = [s for s in stages if s.is_reduction]
+    columns = max((_held_elements(flow, s) for s in sums), default=0)
+    if not columns:
+        return {}
+    words = {
+        s: -(-_held_elements(flow, s) * _held_nbytes(s) // WORD_NBYTES)
+        for s in stages
+        if s.memory is Memory.LOCAL and s.inline_depth == 0 and not (s.is_reduction or _reads(s))
+    }
+    largest = max(words, key=lambda s: words[s], default=None)
+    if largest is None or not words[largest]:
+        return {}
+    most = max(sums, key=lambda s: _held_elements(flow, s))
+    sum_words = 2 * columns * -(-most.dtype.compute.nbytes // WORD_NBYTES)
+    return {largest: words[largest], most: sum_words}
 
 
 def _held_nbytes(s: Stage) -> int:
-    """Bytes of an element that a thread holds: of a cast those of what it is computed from."""
+    """Bytes of an element that a thread holds: of a cast, or of parts, those of what these are."""
     source = s
-    while isinstance(source.op, Pointwise) and source.op.fn == "cast":
+    while isinstance(source.op, Parts) or (
+        isinstance(source.op, Pointwise) and source.op.fn == "cast"
+    ):
         source = source.operands[0]
     is_packed = source is not s and _lanes(s) == 1 and source.dtype.nbytes < WORD_NBYTES
     packed = any(_lanes(r) > 1 for r in (source, *source.operands) if not r.is_input)
