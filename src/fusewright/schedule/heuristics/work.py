@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fusewright.core.expr import Int
 from fusewright.core.instructions import CODE, INSTRUCTIONS, WIDE_INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
@@ -423,13 +424,12 @@ def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
 
 
 def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage, int]:
-    """The registers of the largest value that a thread which reduces several columns computes in a
-    pass of its own, as others that are held follow from it, and of its sums. Elements of 16 bits
-    that were loaded in vectors stay as they were loaded: two in a register. Of rows the compiler
-    computes again what follows from loads."""
-    sums = [s for s in stages if s.is_reduction]
-    columns = max((_held_elements(flow, s) for s in sums), default=0)
-    if not columns:
+    """The registers of the largest value that a thread which reduces columns computes in a pass of
+    its own, as others that are held follow from it, and of its sums. Elements of 16 bits that were
+    loaded in vectors stay as they were loaded: two in a register. Of rows the compiler computes
+    again what follows from loads."""
+    sums = [s for s in stages if s.is_reduction and _is_of_columns(flow, s)]
+    if not sums:
         return {}
     words = {
         s: -(-_held_elements(flow, s) * _held_nbytes(s) // WORD_NBYTES)
@@ -440,8 +440,15 @@ def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage,
     if largest is None or not words[largest]:
         return {}
     most = max(sums, key=lambda s: _held_elements(flow, s))
-    sum_words = 2 * columns * -(-most.dtype.compute.nbytes // WORD_NBYTES)
-    return {largest: words[largest], most: sum_words}
+    several = 2 * _held_elements(flow, most) * -(-most.dtype.compute.nbytes // WORD_NBYTES)
+    return {largest: words[largest], most: several}
+
+
+def _is_of_columns(flow: Dataflow, s: Stage) -> bool:
+    """Whether neighbouring threads, or the lanes of one, have results of their own of a sum."""
+    beside = [x for x in s.loops if x.parallel is Parallel.TIDX and x.axis.extent != Int(1)]
+    is_down = any(not flow.graph.depends(x.axis, s.frame.reduced) for x in beside)
+    return is_down or _held_elements(flow, s) > 1
 
 
 def _held_nbytes(s: Stage) -> int:
