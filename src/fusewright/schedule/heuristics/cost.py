@@ -16,8 +16,9 @@ Each resource gives a time of its own, as if it were the only limit:
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
 They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
-its first blocks cost. The model orders candidates and says what limits them. What was measured is
-in `Target.calibration`; `python -m bench.predicted` compares times.
+its first blocks cost; with narrow accesses to tiles in shared memory, before and behind which
+blocks wait, one of order `tile_overlap`. The model orders candidates and says what limits them.
+What was measured is in `Target.calibration`; `python -m bench.predicted` compares times.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ def cost(work: Work, target: Target) -> Cost:
         us = _product_us(work, work.product, dict(parts), dict(steps), rounds, target)
     else:
         together = [t for name, t in parts if name != "access" or not is_tile]
-        us = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
-        us += _norm(together, known.overlap)
+        us = _norm(together, known.overlap)
+        us = _norm((us, access), known.tile_overlap) if is_tile else us
+        us += known.start_us + known.memory_latency_us
     flight = int(resident * work.threads * work.flight_nbytes)
     return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
 
