@@ -249,7 +249,11 @@ def load_first(flow: Dataflow, loads: Iterable[Stage], *, inside: int = 0) -> No
 
 
 def _can_stand(flow: Dataflow, producer: Stage, depth: int) -> bool:
-    """Whether all readers find what they need of a stage that shares so many loops with them."""
+    """Whether all readers find what they need of a stage that shares so many loops with them, and
+    no loop of its own moves the others, as each iteration then needs addresses of its own."""
+    own = (x.axis for x in producer.loops[depth:] if x.parallel.is_serial)
+    if any(flow.graph.is_moved_by(x.axis, [axis]) for axis in own for x in producer.loops):
+        return False
     for r in consumers_of(flow)[producer]:
         reader = view(flow.graph, r, loop_variables(flow.graph, r.loops))
         for k, p in enumerate(r.operands):
