@@ -1,10 +1,11 @@
 """`python -m bench.lot.accuracy bench/lot-2026-11-23-h200.json`: predicted beside measured times.
 
 Method: the draws of measured runs are compiled anew, without a GPU, and what the cost model says of
-them today is compared with what was measured then. A draw counts where today's launches have the
-schedulers of the measured ones. Draws whose arrays the second-level cache keeps from one replay to
-the next stand apart, as the model knows nothing of an earlier launch. Runs of before 2026-11-23
-10:00 were scheduled by the rules' first candidates: `--first`.
+them today is compared with what was measured then. The memory is that of the GPU that measured, as
+what it does not limit takes no longer on an H100 than on an H200. A draw counts where today's
+launches have the schedulers of the measured ones. Draws whose arrays the second-level cache keeps
+from one replay to the next stand apart, as the model knows nothing of an earlier launch. Runs of
+before 2026-11-23 10:00 were scheduled by the rules' first candidates: `--first`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.lot.draws import ARCHITECTURE
 from bench.lot.families import draw
 from bench.lot.forecast import Forecast, compiled, forecast, from_json
 from bench.lot.report import WITHIN
+from bench.measured_products import H100_NBYTES_PER_US
 from fusewright.schedule.heuristics import rating
-from fusewright.target import target_of
+from fusewright.target import Target, target_of
 
 LOW, HIGH = 32e6, 1e9
 WORST = 12
@@ -47,21 +49,32 @@ class Compared:
 
     @property
     def error_then(self) -> float:
-        """The same of the prediction of the measured run."""
-        return math.log(self.then.predicted_us / self.measured_us)
+        """The same of the prediction of the measured run, times what a copy takes longer on the
+        GPU that measured."""
+        here = self.now.floor_us / self.then.floor_us
+        return math.log(self.then.predicted_us * here / self.measured_us)
 
 
 def compared(path: Path) -> Iterator[Compared]:
     """The measured draws of a run that are scheduled today as they were."""
-    for row in json.loads(path.read_text())["draws"]:
+    run = json.loads(path.read_text())
+    target = _machine(run["environment"]["gpu"])
+    for row in run["draws"]:
         us = row["outcome"] and row["outcome"]["times_us"].get("fusewright")
         then = from_json(row["forecast"])
         d = draw(then.seed, LOW, HIGH)
         if us and d.program.what == then.what:
             program, seconds = compiled(d)
-            now = forecast(d, program, seconds)
+            now = forecast(d, program, seconds, target=target)
             if _schedulers(now) == _schedulers(then):
                 yield Compared(now, then, us)
+
+
+def _machine(gpu: str) -> Target:
+    """The target with the memory of a GPU."""
+    target = target_of(ARCHITECTURE)
+    is_h100 = "H100" in gpu
+    return replace(target, memory_nbytes_per_us=H100_NBYTES_PER_US) if is_h100 else target
 
 
 def _schedulers(f: Forecast) -> list[str]:

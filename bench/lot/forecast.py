@@ -20,6 +20,7 @@ from fusewright.program import Program
 from fusewright.programs.model import Dispatch
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.cost import Cost, cost
+from fusewright.schedule.heuristics.rating import cost_of
 from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.sim.traffic import traffic
 from fusewright.target import Target, target_of
@@ -83,11 +84,17 @@ def compiled(draw: Draw) -> tuple[Program, float]:
 
 
 def forecast(
-    draw: Draw, program: Program, seconds: float, *, with_machine: bool = False
+    draw: Draw,
+    program: Program,
+    seconds: float,
+    *,
+    with_machine: bool = False,
+    target: Target | None = None,
 ) -> Forecast:
-    """The forecast of a compiled draw; `with_machine` asks the machine model for sectors."""
+    """The forecast of a compiled draw, on a chip like the `target` (the architecture's own by
+    default); `with_machine` asks the machine model for sectors."""
     least = draw.least(program.fusion)
-    target = target_of(ARCHITECTURE)
+    target = target or target_of(ARCHITECTURE)
     costs = [_cost(x, nbytes, target) for x, nbytes in _bound(program)]
     bound = [nbytes for _, nbytes in _bound(program)]
     reread, sectors = _moved(program, bound) if with_machine else (0.0, 0.0)
@@ -150,7 +157,8 @@ def _cost(launch: Dispatch, nbytes: int, target: Target) -> Cost:
     """The predicted time of a launch as it was scheduled; of a move, that of a copy."""
     kernel = launch.kernel
     if kernel.parts:
-        found = kernel.predicted
+        groups = [(k.segment, k.heuristic) for k in kernel.parts]
+        found = cost_of([(s.dataflow, h) for s, h in groups if s and h], target)
         assert found is not None
         return found
     if kernel.segment is None or kernel.heuristic is None:

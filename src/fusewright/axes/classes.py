@@ -314,6 +314,12 @@ class AxisGraph:
             known.classes[key] = found
         return found
 
+    def is_moved_by_itself(self, cls: AxisClass) -> bool:
+        """Whether a digit of the class is twisted by others of it, as columns that are counted from
+        a word in every row are in a merge of rows and columns."""
+        here = self.normal(cls).digits
+        return any(self._twists(d, w) for d in here for w in here if d is not w)
+
     def _twists(self, d: Digit, w: Digit) -> bool:
         """Whether a digit twists another."""
         return self.independence.digits(w, d) and not self.independence.digits(w, d, twisted=False)

@@ -43,6 +43,8 @@ class CodeCounts:
     Read in machine code by hand:
         registers             beside what the thread loads
         moved                 of an element that is chosen by its place: a pad, a concatenation
+        picked                of an index that data says: those below zero count from the end, what
+                              is read for one outside, and the address
         index_division        of an index, which is not negative, by a literal that is no power of
                               two: a product of which the high half counts, a shift, and for a
                               remainder another product
@@ -73,6 +75,7 @@ class CodeCounts:
     lanes_exchange: float
     registers: int
     moved: float
+    picked: float
     index_division: float
     run_time_division: float
     single_access: float
@@ -96,6 +99,7 @@ CODE = CodeCounts(
     lanes_exchange=4,
     registers=22,
     moved=2.0,
+    picked=10.0,
     index_division=4.0,
     run_time_division=20.0,
     single_access=8.0,

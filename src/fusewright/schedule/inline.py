@@ -14,6 +14,7 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import build_nest, computed, is_loop, reduced_loops, waiting_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.views import (
+    Operand,
     View,
     is_private,
     loop_value,
@@ -48,10 +49,12 @@ def placement_problem(
     by_dim = {x.parallel: v for x, v in zip(reader.stage.loops, reader.variables, strict=True)}
     for i, loop in enumerate(producer.loops):
         required = _required(producer, i, loop, reader, by_dim, shared)
-        moves = any(graph.is_moved_by(x.axis, [loop.axis]) for x in producer.loops)
+        kept = (x for k, x in enumerate(producer.loops) if k not in reducing)
+        moves = any(graph.is_moved_by(x.axis, [loop.axis]) for x in kept)
         if not graph.depends(loop.axis, producer.frame.domain) and not moves:
             continue
-        if moves and loop.parallel.is_serial and i >= shared:
+        is_apart = moves and loop.parallel.is_serial and i >= shared
+        if is_apart and not _is_at_it(graph, reader, read, i, loop):
             return (
                 f"{producer.name} lies elsewhere in each iteration of its loop {i}, which "
                 f"{reader.stage.name} does not share"
@@ -65,6 +68,15 @@ def placement_problem(
                 f"{value}, but stands at {required}"
             )
     return None
+
+
+def _is_at_it(graph: AxisGraph, reader: View, read: Operand, i: int, loop: Loop) -> bool:
+    """Whether a reader has a loop of the producer at the same place, and in each iteration reads
+    what the producer computes in the same one."""
+    loops = reader.stage.loops
+    if i >= len(loops) or loops[i].axis is not loop.axis or not loops[i].parallel.is_serial:
+        return False
+    return loop_value(graph, reader, read, i) == reader.variables[i]
 
 
 def _required(
@@ -237,7 +249,11 @@ def load_first(flow: Dataflow, loads: Iterable[Stage], *, inside: int = 0) -> No
 
 
 def _can_stand(flow: Dataflow, producer: Stage, depth: int) -> bool:
-    """Whether all readers find what they need of a stage that shares so many loops with them."""
+    """Whether all readers find what they need of a stage that shares so many loops with them, and
+    no loop of its own moves the others, as each iteration then needs addresses of its own."""
+    own = (x.axis for x in producer.loops[depth:] if x.parallel.is_serial)
+    if any(flow.graph.is_moved_by(x.axis, [axis]) for axis in own for x in producer.loops):
+        return False
     for r in consumers_of(flow)[producer]:
         reader = view(flow.graph, r, loop_variables(flow.graph, r.loops))
         for k, p in enumerate(r.operands):

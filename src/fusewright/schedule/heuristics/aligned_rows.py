@@ -79,13 +79,12 @@ def _even_columns(
     flow: Dataflow, reference: Stage, kept: Sequence[Loop], axes: Sequence[Loop], width: int
 ) -> Iterator[Loop]:
     """The last of the reduced axes counted from an aligned address in the rows of the largest
-    input, if only kept axes move it, as registers hold no row from which others begin elsewhere;
-    and in whole vectors that begin with each row, at any address."""
+    input, and in whole vectors that begin with each row, at any address."""
     columns, slow = axes[-1], axes[:-1]
     rows = tuple(x.axis for x in (*kept, *slow) if x.axis.extent != Int(1))
     uneven = _uneven_strides(flow, reference, rows, columns)
     several = merge_all(flow, by_stride(flow, tuple(uneven)))
-    if several is not None and all(x.axis not in uneven for x in slow):
+    if several is not None:
         yield aligned(flow, several, columns, min(uneven.values(), key=estimate), width)
     yield Loop(flow.graph.resize(columns.axis, 0, mod(-columns.axis.extent, width)))
 

@@ -16,8 +16,9 @@ Each resource gives a time of its own, as if it were the only limit:
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
 
 They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
-its first blocks cost. The model orders candidates and says what limits them. What was measured is
-in `Target.calibration`; `python -m bench.predicted` compares times.
+its first blocks cost; with narrow accesses to tiles in shared memory, before and behind which
+blocks wait, one of order `tile_overlap`. The model orders candidates and says what limits them.
+What was measured is in `Target.calibration`; `python -m bench.predicted` compares times.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ def cost(work: Work, target: Target) -> Cost:
         us = _product_us(work, work.product, dict(parts), dict(steps), rounds, target)
     else:
         together = [t for name, t in parts if name != "access" or not is_tile]
-        us = known.start_us + known.memory_latency_us + (access if is_tile else 0.0)
-        us += _norm(together, known.overlap)
+        us = _norm(together, known.overlap)
+        us = _norm((us, access), known.tile_overlap) if is_tile else us
+        us += known.start_us + known.memory_latency_us
     flight = int(resident * work.threads * work.flight_nbytes)
     return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
 
@@ -203,31 +205,38 @@ def resident_blocks(work: Work, target: Target) -> int:
 
 
 def _memory_nbytes(work: Work, running: int, target: Target) -> float:
-    """Bytes between the chip and its memory, a byte written counted `write_weight` times, sectors
-    that are read moved by twos. An array that the cache holds moves once; a larger one as often as
-    it is asked for, but for what is asked for again while it is still there."""
-    known, total = target.calibration, 0.0
+    """Bytes between the chip and its memory, a byte written counted `write_weight` times as far as
+    others are read beside it (a kernel that only writes reaches 3190 GB/s on an H100, a copy 2943,
+    2026-11-27), sectors that are read moved by twos. An array that the cache holds moves once; a
+    larger one as often as it is asked for, but for what is asked for again while it is still
+    there."""
+    known, read, written = target.calibration, 0.0, 0.0
     cached = known.cached_share * target.l2_nbytes
     for a in work.arrays:
-        moved = min(float(a.nbytes), max(*a.requested, a.paired))
-        if not a.is_written and a.nbytes > cached:
-            moved = (moved + a.borders) * _passes(a, work, running, target)
+        asked = max(*a.requested, a.paired, a.together)
+        moved = min(float(a.nbytes), asked)
+        if a.picks is not None:
+            moved = a.picks.moved(a.nbytes, asked, cached) * a.picks.isolation
+        elif not a.is_written and a.nbytes > cached:
+            moved = _with_rereads(a, moved + a.borders, work, running, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
-        total += moved * (known.write_weight if a.is_written else by_rings)
-    return total
+        written += moved if a.is_written else 0.0
+        read += 0.0 if a.is_written else moved * by_rings
+    return read + written + (known.write_weight - 1.0) * min(read, written)
 
 
-def _passes(a: Array, work: Work, running: int, target: Target) -> float:
-    """How often an array comes from memory: once where what the running blocks have of it stays
-    in the cache until they ask for it again. Operands of products come as often as groups of tiles
-    that run together lie side by side."""
+def _with_rereads(a: Array, moved: float, work: Work, running: int, target: Target) -> float:
+    """The bytes that come from memory of an array of which `moved` do at least once: no more where
+    what the running blocks have of it stays in the cache until they ask for it again. Operands of
+    products come as often as groups of tiles that run together lie side by side."""
     times = max(1.0, sum(a.requested) / a.nbytes)
     if a.tiles:  # those of a round are about a square of the result, and share what they read
         times = max(1.0, min(times, math.sqrt(a.tiles / running)))
     cached = target.calibration.cached_share * target.l2_nbytes
     together = a.nbytes * running / work.blocks
     lost = sum(_touched(work, share) > cached for share in a.between)
-    return max(1.0 if together <= cached else times, 1.0 + lost)
+    again = min(moved * (1.0 + lost), max(moved, sum(a.requested) + a.beside))
+    return max(moved if together <= cached else moved * times, again)
 
 
 def _touched(work: Work, share: float) -> float:

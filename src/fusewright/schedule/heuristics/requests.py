@@ -32,9 +32,10 @@ from fusewright.core.sampling import Sampler
 from fusewright.core.substitution import estimate
 from fusewright.core.symbolic import Symbolic
 from fusewright.core.terms import Term
-from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses
+from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses, numel
 from fusewright.schedule.heuristics.masks import looked_at
+from fusewright.schedule.heuristics.picks import Picks, picked_instructions, picks_of
 from fusewright.schedule.parallel import Loop, Parallel, trips_of
 from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
@@ -69,7 +70,8 @@ class Request:
     `visits`: where in the array the sampled warps are, in bytes, and when: which share of the
     blocks come before. `borders`: bytes of a launch that lie in the same pairs of sectors as what
     is read, beside the strips of rows that a block reads: those of other blocks, which read them
-    again."""
+    again. `places`: where in the array sampled lanes read, in bytes. `picks`: what data picks of
+    the array."""
 
     tensor: Stage
     nbytes: float
@@ -81,6 +83,8 @@ class Request:
     visited: float
     visits: tuple[Points, Points]
     borders: float
+    places: Points
+    picks: Picks | None
 
 
 Parts: TypeAlias = dict[Symbolic | tuple[Expr, Expr], float]
@@ -110,10 +114,12 @@ def _request(s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts) ->
     warps = -(-threads // WARP_SIZE)
     points = _points(a, loops, inner)
     address, active = _sampled(a, met, loops, inner, points)
-    single = list(_single(a, address, active, inner))
+    is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
+    if a.data and _lie_apart(address, a.tensor.dtype.nbytes):
+        is_wide = False
+    single = list(_single(a, address, active, is_wide=is_wide))
     sectors, pairs, lines = _counted(a, address, active, single)
     times = blocks * trips * warps
-    is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
     serial = _serial(loops, is_wide=is_wide)
     conditions = _instructions(a.conditions, serial, parts)
     places = (a.address, *(place for _, place in a.data))
@@ -123,11 +129,13 @@ def _request(s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts) ->
         0.0 if a.tensor is a.stage else times * max(0.0, 2 * pairs - sectors) * SECTOR_NBYTES,
         times * lines,
         times * _unfilled(a, single),
-        _instructions(places, serial, parts),
+        _instructions(places, serial, parts) + picked_instructions(a, serial, parts),
         conditions,
         float(active.any(axis=(1, 2) if is_wide else 1).mean()),
         (address[:, 0, 0], _times_of_blocks(loops, points)),
         times * _borders(a, loops, inner, (address, active), pairs),
+        address[:, :, 0][active[:, :, 0]],
+        picks_of(a),
     )
 
 
@@ -247,6 +255,23 @@ def share_between(a: Request, b: Request) -> float:
     return max(-1.0, min(1.0, distance / usual)) if is_walk else 0.0
 
 
+def read_together(t: Stage, own: Sequence[Request]) -> float:
+    """Bytes of an array that several accesses ask for together: those of the box around the places
+    of all of them, at most what they ask for one by one; 0 of a single access."""
+    if len(own) < 2:
+        return 0.0
+    rest = np.concatenate([r.places for r in own])
+    strides = sorted(zip(strides_of(t), t.shape, strict=True), key=lambda x: -estimate(x[0]))
+    share = 1.0
+    for stride, extent in ((estimate(s) * t.dtype.nbytes, estimate(n)) for s, n in strides):
+        if stride > 0 and extent > 1 and len(rest):
+            seen = np.unique(rest // stride)
+            beyond = np.diff(seen).max(initial=1)  # samples do not see the first and the last
+            span = float(seen[-1] - seen[0] + beyond)
+            share, rest = share * min(1.0, span / extent), rest % stride
+    return min(sum(r.nbytes for r in own), share * numel(t.shape) * t.dtype.nbytes)
+
+
 def _spread(samples: Points, number: int, extent: int) -> Points:
     """Places in a range, another order for each number."""
     share = (samples + 0.5) * GOLDEN * (2 * number + 1)
@@ -261,19 +286,22 @@ def _scattered(place: Points, v: Var) -> Points:
 
 
 def _single(
-    a: GlobalAccess, address: Points, active: Points, inner: Loop | None
+    a: GlobalAccess, address: Points, active: Points, *, is_wide: bool
 ) -> Iterator[tuple[Points, Points]]:
     """The accesses of a warp one after the other: addresses, and which elements exist."""
     own = address.shape[2]
-    per = 1
-    if inner is not None and inner.parallel is Parallel.VECTORIZE:
-        per = max(1, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes)
+    per = max(1, MAX_VECTOR_NBYTES // a.tensor.dtype.nbytes) if is_wide else 1
     for k in range(0, own, per):
         x, on = address[:, :, k : k + per], active[:, :, k : k + per]
         if a.tensor is a.stage:
             yield from _by_halves(x, on, a.tensor.dtype.nbytes)
         else:
             yield x, on
+
+
+def _lie_apart(address: Points, itemsize: int) -> bool:
+    """Whether some lanes of a vector are no neighbours in memory."""
+    return bool((np.diff(address, axis=2) != itemsize).any())
 
 
 def _by_halves(address: Points, active: Points, itemsize: int) -> Iterator[tuple[Points, Points]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fusewright.core.expr import Int
 from fusewright.core.instructions import CODE, INSTRUCTIONS, WIDE_INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
@@ -30,15 +31,22 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.exchanges import exchange_threads, exchanges_of
+from fusewright.schedule.heuristics.picks import Picks
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
-from fusewright.schedule.heuristics.requests import Request, requests, share_between
+from fusewright.schedule.heuristics.requests import Request, read_together, requests, share_between
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import blocks_that_share, boxed_memory
-from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
+from fusewright.target import (
+    MAX_VECTOR_NBYTES,
+    REGISTER_UNIT,
+    SECTOR_NBYTES,
+    WARP_SIZE,
+    WORD_NBYTES,
+)
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -56,7 +64,8 @@ class Array:
     the second-level cache moves along, and `paired` the most that one access moves with them.
     `unfilled`: of the bytes that writes ask for those that they
     leave as they were, as they fill no whole sectors. `borders`: bytes that several blocks read, as
-    they lie in pairs of sectors at the borders of their strips."""
+    they lie in pairs of sectors at the borders of their strips. `together`: the bytes that all of
+    several accesses read, each counted once; 0 of a single one. `picks`: what data picks."""
 
     name: str
     nbytes: int
@@ -69,6 +78,8 @@ class Array:
     paired: float = 0.0
     unfilled: float = 0.0
     borders: float = 0.0
+    together: float = 0.0
+    picks: Picks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +326,8 @@ def _arrays(
             paired=max(r.nbytes + r.beside for r in own),
             unfilled=sum(r.unfilled for r in own),
             borders=max(r.borders for r in own),
+            together=0.0 if is_written else read_together(t, own),
+            picks=next((r.picks for r in own if r.picks is not None), None),
         )
         for (t, is_written), own in found.items()
     )
@@ -401,8 +414,8 @@ def _loads(stages: Sequence[Stage]) -> float:
 def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
     """32-bit registers of a thread: what it loads stays there while the rest is made, and so does
     what it scans of a run, and has summed of it, while threads exchange; where they do so in a
-    loop, the loads of its next trip are under way."""
-    words: dict[Stage, int] = {}
+    loop, the loads of its next trip are under way. What later passes read stays there, too."""
+    words = _held_between_passes(flow, stages)
     held = _held_for_scans(flow)
     for s in stages:
         if s.memory is Memory.LOCAL:
@@ -415,6 +428,46 @@ def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
                 words[s] = _held_elements(flow, s) * -(-s.dtype.compute.nbytes // 4)
     wanted = CODE.registers + sum(words.values())
     return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
+
+
+def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage, int]:
+    """The registers of the largest value that a thread which reduces columns computes in a pass of
+    its own, as others that are held follow from it, and of its sums. Elements of 16 bits that were
+    loaded in vectors stay as they were loaded: two in a register. Of rows the compiler computes
+    again what follows from loads."""
+    sums = [s for s in stages if s.is_reduction and _is_of_columns(flow, s)]
+    if not sums:
+        return {}
+    words = {
+        s: -(-_held_elements(flow, s) * _held_nbytes(s) // WORD_NBYTES)
+        for s in stages
+        if s.memory is Memory.LOCAL and s.inline_depth == 0 and not (s.is_reduction or _reads(s))
+    }
+    largest = max(words, key=lambda s: words[s], default=None)
+    if largest is None or not words[largest]:
+        return {}
+    most = max(sums, key=lambda s: _held_elements(flow, s))
+    several = 2 * _held_elements(flow, most) * -(-most.dtype.compute.nbytes // WORD_NBYTES)
+    return {largest: words[largest], most: several}
+
+
+def _is_of_columns(flow: Dataflow, s: Stage) -> bool:
+    """Whether neighbouring threads, or the lanes of one, have results of their own of a sum."""
+    beside = [x for x in s.loops if x.parallel is Parallel.TIDX and x.axis.extent != Int(1)]
+    is_down = any(not flow.graph.depends(x.axis, s.frame.reduced) for x in beside)
+    return is_down or _held_elements(flow, s) > 1
+
+
+def _held_nbytes(s: Stage) -> int:
+    """Bytes of an element that a thread holds: of a cast, or of parts, those of what these are."""
+    source = s
+    while isinstance(source.op, Parts) or (
+        isinstance(source.op, Pointwise) and source.op.fn == "cast"
+    ):
+        source = source.operands[0]
+    is_packed = source is not s and _lanes(s) == 1 and source.dtype.nbytes < WORD_NBYTES
+    packed = any(_lanes(r) > 1 for r in (source, *source.operands) if not r.is_input)
+    return source.dtype.nbytes if is_packed and packed else max(WORD_NBYTES, s.dtype.compute.nbytes)
 
 
 def _held_for_scans(flow: Dataflow) -> set[Stage]:
