@@ -182,7 +182,7 @@ def _asked(work: Work) -> tuple[float, float]:
     exchanges = work.exchanges + work.lane_exchanges
     for a in work.arrays:
         total = sum(a.requested)
-        again = total if exchanges or a.is_written else max(a.requested)
+        again = total if exchanges or a.is_written else max(a.again, *a.requested)
         small = a.nbytes <= NEAR_NBYTES and not a.is_written
         far += 0.0 if small or a.by_boxes else again + a.beside + a.unfilled
         near += total
@@ -212,6 +212,8 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
         moved = min(float(a.nbytes), max(*a.requested, a.paired))
         if not a.is_written and a.nbytes > cached:
             moved = (moved + a.borders) * _passes(a, work, running, target)
+        elif a.is_written:
+            moved *= _returns(a, work, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
         total += moved * (known.write_weight if a.is_written else by_rings)
     return total
@@ -226,8 +228,17 @@ def _passes(a: Array, work: Work, running: int, target: Target) -> float:
         times = max(1.0, min(times, math.sqrt(a.tiles / running)))
     cached = target.calibration.cached_share * target.l2_nbytes
     together = a.nbytes * running / work.blocks
+    times_again = min(times, _returns(a, work, target))
     lost = sum(_touched(work, share) > cached for share in a.between)
-    return max(1.0 if together <= cached else times, 1.0 + lost)
+    return max(times_again if together <= cached else times, 1.0 + lost)
+
+
+def _returns(a: Array, work: Work, target: Target) -> float:
+    """How often a pair of sectors is moved of which blocks need parts: once for each of them where
+    the cache does not keep it from one to the next."""
+    share, visits = a.returns
+    cached = target.calibration.cached_share * target.l2_nbytes
+    return visits if share and _touched(work, share) > cached else 1.0
 
 
 def _touched(work: Work, share: float) -> float:

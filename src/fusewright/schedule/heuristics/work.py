@@ -31,7 +31,12 @@ from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.exchanges import exchange_threads, exchanges_of
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
-from fusewright.schedule.heuristics.requests import Request, requests, share_between
+from fusewright.schedule.heuristics.requests import (
+    Request,
+    found_near,
+    requests,
+    share_between,
+)
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
@@ -56,7 +61,9 @@ class Array:
     the second-level cache moves along, and `paired` the most that one access moves with them.
     `unfilled`: of the bytes that writes ask for those that they
     leave as they were, as they fill no whole sectors. `borders`: bytes that several blocks read, as
-    they lie in pairs of sectors at the borders of their strips."""
+    they lie in pairs of sectors at the borders of their strips. `returns`: the share of the blocks
+    between those that need parts of the same pairs of sectors, and how many they are. `again`: of
+    what several stages read that which blocks have not read already."""
 
     name: str
     nbytes: int
@@ -69,6 +76,8 @@ class Array:
     paired: float = 0.0
     unfilled: float = 0.0
     borders: float = 0.0
+    returns: tuple[float, float] = (0.0, 1.0)
+    again: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +317,8 @@ def _arrays(
             paired=max(r.nbytes + r.beside for r in own),
             unfilled=sum(r.unfilled for r in own),
             borders=max(r.borders for r in own),
+            returns=max(r.returns for r in own),
+            again=sum(r.nbytes * (1 - n) for r, n in zip(own, found_near(own), strict=True)),
         )
         for (t, is_written), own in found.items()
     )
