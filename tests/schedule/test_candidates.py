@@ -152,14 +152,15 @@ def test_candidates_of_different_kinds_are_listed(name: str) -> None:
 
 
 def test_vectors_of_a_thread_meet_the_same_elements_of_small_tensors() -> None:
-    """Six vectors a row, 128 threads: those of every third block start at the same column."""
+    """Six vectors a row, 128 threads: those of every third block start at the same column, and what
+    all four need is loaded once."""
     fn, (_, *small), target = GROUPS["small tensors read again"]
     flow = Dataflow(fusion_of(fn, [((8704, 24), "bfloat16"), *small], target))
     params = schedule_group(flow, target)
     assert dict(params.values) == {"vector": 4, "vectors": 4, "threads": 128, "apart": 3}
     text = str(finish(flow, "k", TARGET, params).ir)
     loads = [line.split(" = ")[1] for line in text.splitlines() if "load a[" in line]
-    assert len(loads) == 4 and len(set(loads)) == 1
+    assert len(loads) == 1
 
 
 @pytest.mark.parametrize(

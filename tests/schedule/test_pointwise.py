@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.driver import finish
+from fusewright.forms import prepare
 from fusewright.kir.ir import Load, Store
 from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.heuristics import schedule_group
+from fusewright.target import target_of
+
+TARGET = target_of("sm_90a")
 
 
 def candidates(fn: Callable[..., Any], *specs: fw.TensorSpec) -> list[str]:
@@ -87,13 +95,13 @@ def test_pieces_of_a_join_are_read_once_however_small() -> None:
 
 
 def neighbours(x: fw.Array) -> fw.Array:
-    return fw.roll(x, 1, axis=0) + x + fw.roll(x, -1, axis=0)
+    return fw.roll(x, 1, axis=1) + x + fw.roll(x, -1, axis=1)
 
 
 def test_what_several_accesses_read_of_a_tensor_comes_from_memory_once() -> None:
     """Three reads of 8 bytes each bring 8 new ones: two vectors a thread. Halves of a tensor are
     different bytes."""
-    x = spec(1 << 14, 2044, dtype="float16", alignment=8)
+    x = spec(1 << 14, 511, 4, dtype="float16", alignment=8)
     assert (chosen(neighbours, x)["vector"], chosen(neighbours, x)["vectors"]) == (4, 2)
     halves = spec(1 << 15, 2044, dtype="float16", alignment=8)
     assert chosen(lambda x: x[: 1 << 14] + x[1 << 14 :], halves)["vectors"] == 1
@@ -113,6 +121,23 @@ def test_vectors_of_a_thread_that_share_small_tensors_are_stored_in_words() -> N
     assert sorted(widths) == [1, 1, 4, 8, 8, 8, 8]
     small = [s for s in walk_statements(kernel.ir) if isinstance(s, Load) and s.src.name == "b"]
     assert small and all(s.width == 1 for s in small)  # near, and shared by the four vectors
+
+
+@pytest.mark.parametrize("f", [lambda x: x[:, 14:3660], lambda x: x[:, ::3]])
+def test_what_is_only_moved_is_under_way_for_all_vectors_of_a_thread(f: Any) -> None:
+    """No store stands between the loads of a thread."""
+    fusion = prepare(fw.trace(f, spec(64, 4096)), TARGET)
+    flow = Dataflow(fusion)
+    params = schedule_group(flow, replace(TARGET, multiprocessors=1))
+    assert dict(params.values)["vectors"] != 1
+    kernel = finish(flow, "k", TARGET, params)
+    kinds = [type(s) for s in walk_statements(kernel.ir) if isinstance(s, Load | Store)]
+    assert kinds.count(Load) > 1
+    assert kinds == sorted(kinds, key=lambda kind: kind is Store)
+    x = np.random.default_rng(3).integers(0, 99, (64, 4096)).astype(np.float32)
+    result = kernel.simulate(x)
+    assert result.races == []
+    np.testing.assert_array_equal(result.outputs[0], fw.evaluate(fusion, x)[0])
 
 
 def _loads(k: fw.Kernel) -> int:

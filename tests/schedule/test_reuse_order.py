@@ -19,7 +19,7 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.pointwise import THREADS, reference_output
-from fusewright.schedule.heuristics.reuse_order import reuse_first
+from fusewright.schedule.heuristics.reuse_order import read_again, reuse_first
 from fusewright.schedule.heuristics.work import work_of
 from fusewright.target import Target, target_of
 
@@ -40,7 +40,9 @@ def neighbours(x: Any) -> Any:
 def order_of(fusion: Fusion, target: Target = TARGET) -> list[int] | None:
     """The extents of what the order of blocks is made of, None for the order of memory."""
     flow = Dataflow(fusion)
-    loop = reuse_first(flow, reference_output(flow), 4, 4 * THREADS, target)
+    reference = reference_output(flow)
+    read = read_again(flow, reference)
+    loop = read and reuse_first(flow, reference, read, 4, 4 * THREADS, target)
     if loop is None:
         return None
     *outside, rows, piece = (estimate(d.extent) for d in loop.axis.digits)

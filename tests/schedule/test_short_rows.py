@@ -160,6 +160,40 @@ def test_a_thread_takes_neighbours_whose_results_lie_far_apart(
     np.testing.assert_array_equal(found.outputs[0], want)
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "beside", "dtype"),
+    [
+        ((3, 11300, 8), 2, 4, "bfloat16"),
+        ((2, 17001, 9), 3, 3, "float32"),
+        ((1, 67601, 6), 3, 2, "float16"),
+    ],
+)
+def test_a_thread_takes_rows_whose_results_lie_side_by_side(
+    shape: tuple[int, ...], size: int, beside: int, dtype: str
+) -> None:
+    """Windows along an axis that is outermost in memory, in the order of axes in the result: each
+    thread stores those of a place together, and neighbours read neighbours."""
+    a, b, c = shape
+    strides = (b, 1, a * b)
+
+    def means(x: Any) -> Any:
+        return fw.mean(fw.reshape(x, (a, b, c // size, size)), axis=3)
+
+    fusion = fw.trace(means, T(shape, dtype, strides=strides))
+    program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    assert kernel.heuristic is not None
+    assert dict(kernel.heuristic.values)["beside"] == beside
+    stores = re.findall(r"store t\d+\[.*\] = \w+\[\d+\.\.(\d+)\]", str(kernel.ir))
+    assert beside % 2 or (stores and all(int(n) % beside == 0 for n in stores))
+    rng = np.random.default_rng(c)
+    x = rng.standard_normal((c, a, b)).astype(fusion.inputs[0].dtype.numpy).transpose(1, 2, 0)
+    found = program.simulate(x)
+    assert not found.races
+    want = np.asarray(fw.evaluate(fusion, x)[0], np.float64)
+    np.testing.assert_allclose(np.asarray(found.outputs[0], np.float64), want, rtol=1e-2, atol=1e-2)
+
+
 def test_a_row_that_is_one_vector_is_all_that_a_thread_takes() -> None:
     """Threads side by side then read vectors side by side."""
     fusion = fw.trace(softmax, T((270000, 8), "float16"))

@@ -34,6 +34,7 @@ from fusewright.kir.passes.prefetch import prefetch
 from fusewright.kir.passes.promote import promote, promote_whole
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.round_wide import round_wide
+from fusewright.kir.passes.share_loads import share_loads
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.sink_branches import sink_branches
 from fusewright.kir.passes.trim_loops import trim_loops
@@ -119,6 +120,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(simplify),
         "expanded",
         "hazards are judged on the accesses that remain, at explicit addresses",
+    ),
+    Pass(
+        "share_loads",
+        _for_any_target(share_loads),
+        "expanded",
+        "equal addresses look equal by now; what reads copies reads the original from here on",
     ),
     Pass(
         "add_at_once",

@@ -1,6 +1,7 @@
 """Copies of tensors, put between what makes them and what reads them.
 
     copy_after     t -> c = copy(t)                                     for some readers
+    copy_before    t = op(..) -> c = op(..); t = copy(c)
     tile_after     x -> far = copy(x); tile = copy(far); near = copy(tile)
     tile_before    y = op(..) -> near = op(..); tile = cast(near); y = copy(tile)
 
@@ -38,6 +39,20 @@ def copy_after(
     flow.attach(c)
     flow.retie()
     _start_over(c)
+    return c
+
+
+@edit("cache_before", of_tensor=True)
+def copy_before(flow: Dataflow, t: Stage) -> Stage:
+    """What computes a stage in registers, with its loops; the stage itself is a copy of that."""
+    c = flow.insert(t, f"{t.name}_c", t.shape, t.dtype, t.op, t.operands)
+    c.loops, c.frame = t.loops, t.frame
+    t.op, t.operands = Pointwise((), "copy"), (c,)
+    t.inline_depth = 0
+    flow.attach(t)
+    flow.sort()
+    flow.retie()
+    t.loops = tuple(Loop(a) for a in t.frame.output)
     return c
 
 

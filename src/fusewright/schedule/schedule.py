@@ -13,12 +13,12 @@ from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
 from fusewright.dtypes import bfloat16, dtype_of, float16, float32
 from fusewright.errors import ScheduleError, UserError
-from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce, Scan
+from fusewright.fusion.ir import Fusion, MatMul, Reduce, Scan
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.rules import FUSION
 from fusewright.memory import Memory
-from fusewright.schedule.copies import copy_after, recompute
+from fusewright.schedule.copies import copy_after, copy_before, recompute
 from fusewright.schedule.edits import EditCall, calls_of, replay
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
@@ -301,15 +301,7 @@ class ScheduledTensor(TensorPasses):
             check_staging(flow.outputs, self.stage, by)
         if s.is_input:
             raise ScheduleError(f"cache_before({self.name}): it is an input; use cache_after")
-        flow = self._schedule.flow
-        c = flow.insert(s, f"{s.name}_c", s.shape, s.dtype, s.op, s.operands)
-        c.loops, c.frame = s.loops, s.frame
-        s.op, s.operands = Pointwise((), "copy"), (c,)
-        s.inline_depth = 0
-        flow.attach(s)
-        flow.sort()
-        flow.retie()
-        s.loops = tuple(Loop(a) for a in s.frame.output)
+        c = copy_before(flow, s)
         if by is not None:
             c.memory, c.is_staged, s.copied = Memory.SHARED, True, "bulk"
         return ScheduledTensor(self._schedule, c)

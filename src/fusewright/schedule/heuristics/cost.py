@@ -184,7 +184,7 @@ def _asked(work: Work) -> tuple[float, float]:
     exchanges = work.exchanges + work.lane_exchanges
     for a in work.arrays:
         total = sum(a.requested)
-        again = total if exchanges or a.is_written else max(a.requested)
+        again = total if exchanges or a.is_written else max(a.again, *a.requested)
         small = a.nbytes <= NEAR_NBYTES and not a.is_written
         far += 0.0 if small or a.by_boxes else again + a.beside + a.unfilled
         near += total
@@ -217,7 +217,9 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
         moved = min(float(a.nbytes), asked)
         if a.picks is not None:
             moved = a.picks.moved(a.nbytes, asked, cached) * a.picks.isolation
-        elif not a.is_written and a.nbytes > cached:
+        elif a.is_written:
+            moved *= _returns(a, work, target)
+        elif a.nbytes > cached:
             moved = _with_rereads(a, moved + a.borders, work, running, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
         written += moved if a.is_written else 0.0
@@ -234,9 +236,18 @@ def _with_rereads(a: Array, moved: float, work: Work, running: int, target: Targ
         times = max(1.0, min(times, math.sqrt(a.tiles / running)))
     cached = target.calibration.cached_share * target.l2_nbytes
     together = a.nbytes * running / work.blocks
+    times_again = min(times, _returns(a, work, target))
     lost = sum(_touched(work, share) > cached for share in a.between)
     again = min(moved * (1.0 + lost), max(moved, sum(a.requested) + a.beside))
-    return max(moved if together <= cached else moved * times, again)
+    return max(moved * (times_again if together <= cached else times), again)
+
+
+def _returns(a: Array, work: Work, target: Target) -> float:
+    """How often a pair of sectors is moved of which blocks need parts: once for each of them where
+    the cache does not keep it from one to the next."""
+    share, visits = a.returns
+    cached = target.calibration.cached_share * target.l2_nbytes
+    return visits if share and _touched(work, share) > cached else 1.0
 
 
 def _touched(work: Work, share: float) -> float:

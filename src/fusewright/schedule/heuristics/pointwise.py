@@ -11,6 +11,7 @@ from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Concat
 from fusewright.fusion.row_alignment import are_short
+from fusewright.schedule.copies import copy_before
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import even_rows
@@ -29,7 +30,9 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.reuse_order import reuse_first
+from fusewright.schedule.heuristics.crossed_orders import crossed_orders
+from fusewright.schedule.heuristics.reuse_order import ReadAgain, read_again, reuse_first
+from fusewright.schedule.heuristics.window_rows import WindowRows, window_rows
 from fusewright.schedule.heuristics.work import element_instructions
 from fusewright.schedule.inline import consumers_of, inline_most, load_first
 from fusewright.schedule.nest import computed
@@ -82,13 +85,15 @@ def _is_joined(flow: Dataflow, s: Stage) -> bool:
 @dataclass(frozen=True, slots=True)
 class Flat:
     """Elements of a vector, vectors of a thread, threads of a block, how many blocks' vectors lie
-    between the vectors of a thread, and which of the ways over all elements it takes."""
+    between the vectors of a thread, which of the ways over all elements it takes, and of how many
+    neighbouring rows of a window a thread has a vector each."""
 
     width: int
     vectors: int
     threads: int
     apart: int = 1
     walk: int = 0
+    rows: int = 1
 
     @property
     def params(self) -> Params:
@@ -100,6 +105,7 @@ class Flat:
             threads=self.threads,
             apart=self.apart if self.apart > 1 else None,
             walk=self.walk or None,
+            rows=self.rows if self.rows > 1 else None,
         )
 
 
@@ -112,17 +118,28 @@ class PointwiseScheduler:
         self._target = target
         self._held = cache_inputs(flow)
         self._reference = reference_output(flow)
-        self._walks = _with_reuse(
-            flow, self._reference, target, _walks(flow, self._reference, target)
-        )
+        plain = _walks(flow, self._reference, target)
+        read = read_again(flow, self._reference) if plain else None
+        self._walks = plain
+        self._rows: WindowRows | None = None
+        if read is not None:
+            self._walks = _with_reuse(flow, self._reference, read, target, plain)
+            width, is_plain = plain[0].width, self._walks[0] is plain[0]
+            piece = None if is_plain else width * THREADS
+            rows = window_rows(flow, self._reference, read, width, piece)
+            self._rows = rows if rows is not None and self._fills(width * rows.count) else None
 
     def candidates(self) -> Iterator[Listed[Flat | None]]:
-        """What covers latency first, then more and fewer vectors a thread, larger blocks, narrower
-        vectors, and other ways over all elements; None for a single element."""
+        """Neighbouring rows of a window, what covers latency, then more and fewer vectors a thread,
+        larger blocks, narrower vectors, and other ways over all elements; None for a single
+        element."""
         if not self._walks:
             yield Candidate("one element", Params.of("pointwise", elements=1), None)
             return
-        yield from distinct(self._flat_candidates(self._walks[0]))
+        first = self._walks[0]
+        if self._rows is not None:
+            yield _candidate(Flat(first.width, 1, THREADS, rows=self._rows.count))
+        yield from distinct(self._flat_candidates(first))
         for k, other in enumerate(self._walks[1:], start=1):
             vectors, apart = self._vectors_a_thread(other)
             yield _candidate(Flat(other.width, vectors, THREADS, apart, k))
@@ -211,35 +228,49 @@ class PointwiseScheduler:
             transform_like(flow, reference, align=True)
             inline_most(flow)
             return True
-        set_loops(flow, reference, _loops(flow, self._walks[plan.walk].loop, plan))
+        has_several = plan.vectors * plan.rows > 1
+        moved = _moved_results(flow) if has_several else ()
+        held = [*self._held, *(copy_before(flow, y) for y in moved)]
+        loop, rows = self._walks[plan.walk].loop, None
+        if plan.rows > 1 and self._rows is not None:
+            loop, rows = self._rows.around, self._rows.rows
+        set_loops(flow, reference, _loops(flow, loop, plan, rows))
         transform_like(flow, reference, align=True)
         if plan.width > 1:
             vectorize_accesses(flow, reference)
         inline_most(flow)
-        if plan.vectors > 1:
-            load_first(flow, self._held)
+        if has_several:
+            load_first(flow, held)
         return True
+
+
+def _moved_results(flow: Dataflow) -> list[Stage]:
+    """The results that read inputs themselves, as those of a crop do: no register holds what one
+    vector brings until the others are under way, too."""
+    return [y for y in flow.outputs if any(o.is_input for o in y.operands)]
 
 
 def _candidate(plan: Flat) -> Candidate[Flat | None]:
     many = "a vector" if plan.vectors == 1 else f"{plan.vectors} vectors"
     many += f", {plan.apart} blocks apart," if plan.apart > 1 else ""
+    many += f" in each of {plan.rows} rows of a window," if plan.rows > 1 else ""
     what = f"{many} of {plan.width} a thread, blocks of {plan.threads}"
-    what += ", another way over all elements" if plan.walk else ""
+    what += f", way {plan.walk + 1} over all elements" if plan.walk else ""
     return Candidate(what, plan.params, plan)
 
 
-def _loops(flow: Dataflow, flat: Loop, plan: Flat) -> tuple[Loop, ...]:
-    """Blocks, threads, the vectors of a thread, lanes. With `apart` blocks of vectors between those
-    of a thread: block = (a, c), vector number = (a, several, c, thread)."""
+def _loops(flow: Dataflow, flat: Loop, plan: Flat, rows: Loop | None = None) -> tuple[Loop, ...]:
+    """Blocks, threads, the vectors of a thread, in `rows` of a window if there are any, lanes. With
+    `apart` blocks of vectors between those of a thread: block = (a, c), vector number =
+    (a, several, c, thread)."""
     outer, lanes = split(flow, flat, plan.width) if plan.width > 1 else (flat, None)
     blocks, threads = split(flow, outer, plan.threads)
-    several: Loop | None = None
-    if plan.vectors > 1 and plan.apart > 1:
+    several = rows
+    if rows is None and plan.vectors > 1 and plan.apart > 1:
         blocks, inside = split(flow, blocks, plan.apart)
         blocks, several = split(flow, blocks, plan.vectors)
         blocks = Loop(flow.graph.merge(blocks.axis, inside.axis))
-    elif plan.vectors > 1:
+    elif rows is None and plan.vectors > 1:
         blocks, several = split(flow, blocks, plan.vectors)
     loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
     if several is not None:
@@ -312,16 +343,22 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     is_first = wider.aligned >= max(wider.cut, best.aligned) and (
         best.width == 1 or wider.all_accesses <= best.all_accesses
     )
-    return list(dict.fromkeys((wider if is_first else best, best, plain[0], wider)))
+    found = [wider if is_first else best, best, plain[0], wider]
+    if not wide:
+        across = crossed_orders(flow, reference, full)
+        found += [_measured(flow, reference, loop, width) for loop, width in across]
+    return list(dict.fromkeys(found))
 
 
-def _with_reuse(flow: Dataflow, reference: Stage, target: Target, walks: list[Walk]) -> list[Walk]:
+def _with_reuse(
+    flow: Dataflow, reference: Stage, read: ReadAgain, target: Target, walks: list[Walk]
+) -> list[Walk]:
     """The walks, and first of all the order of blocks that finds in the cache what several accesses
     read far apart, where it allows the accesses that the first one has."""
-    if not walks or len(reference.loops) < 2:
+    if len(reference.loops) < 2:
         return walks
     first = walks[0]
-    loop = reuse_first(flow, reference, first.width, first.width * THREADS, target)
+    loop = reuse_first(flow, reference, read, first.width, first.width * THREADS, target)
     if loop is None or _strays(flow, reference, replace(first, loop=loop)):
         return walks
     found = _measured(flow, reference, loop, first.width)

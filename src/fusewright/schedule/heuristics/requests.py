@@ -9,6 +9,7 @@ permuted digits need no rule each.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -56,7 +57,23 @@ bytes took 2.4, 3.7, 3.0 and 6.4 times as long as side by side, 4.6 TB/s, where 
 whose sums have 8 bytes, four a thread, are scanned in 124 us, two a thread in 81, for 74 of a copy;
 scans of four neighbours, every 64 bytes, take 37 us for 70 MB (one H100)."""
 
+MOSTLY_USED = 1.5
+"""Bytes of pairs of sectors over those that a warp needs of them, up to which it has nearly all."""
+
+MOST_TRIPS = 16
+"""Trips of a thread that are looked at one by one."""
+
 Points = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What sampled blocks read of an array: for each of them and each trip of a thread where it
+    begins, and how many bytes it takes, in the order of the `loops`."""
+
+    begins: Points
+    nbytes: float
+    loops: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,9 @@ class Request:
     blocks come before. `borders`: bytes of a launch that lie in the same pairs of sectors as what
     is read, beside the strips of rows that a block reads: those of other blocks, which read them
     again. `places`: where in the array sampled lanes read, in bytes. `picks`: what data picks of
-    the array."""
+    the array. `returns`: where warps ask for pairs of sectors of which others need the rest, the
+    share of the launch's blocks that lies between these, and how many they are. `runs`: of what
+    several stages read, what a block reads each time."""
 
     tensor: Stage
     nbytes: float
@@ -85,6 +104,8 @@ class Request:
     borders: float
     places: Points
     picks: Picks | None
+    returns: tuple[float, float]
+    runs: Runs | None
 
 
 Parts: TypeAlias = dict[Symbolic | tuple[Expr, Expr], float]
@@ -96,14 +117,19 @@ def requests(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> dict[Stage
     is computed for the first of them."""
     parts: Parts = {}
     out: dict[Stage, list[Request]] = {}
-    for s in stages:
-        found = global_accesses(flow, None, Var("no lane"), [s], by_data=True)
+    accesses = {s: global_accesses(flow, None, Var("no lane"), [s], by_data=True) for s in stages}
+    reads = Counter(a.tensor for own in accesses.values() for a in own if a.tensor is not a.stage)
+    for s, found in accesses.items():
         met = looked_at(flow, s, found[0].variables) if found else TRUE
-        out[s] = [_request(s, a, met, blocks, parts) for a in found]
+        out[s] = [
+            _request(s, a, met, blocks, parts, is_read_again=reads[a.tensor] > 1) for a in found
+        ]
     return out
 
 
-def _request(s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts) -> Request:
+def _request(
+    s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts, *, is_read_again: bool
+) -> Request:
     """Of an access of whose elements those that meet a condition are looked at."""
     moving = {*variables(a.address), *(v for _, place in a.data for v in variables(place))}
     loops = list(zip(s.loops, a.variables, strict=True))
@@ -136,6 +162,8 @@ def _request(s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts) ->
         times * _borders(a, loops, inner, (address, active), pairs),
         address[:, :, 0][active[:, :, 0]],
         picks_of(a),
+        _returns(a, loops, points, (address, active), pairs),
+        _runs(a, loops, inner, points, warps * sectors * SECTOR_NBYTES) if is_read_again else None,
     )
 
 
@@ -352,6 +380,119 @@ def _borders(
     apart = np.abs(following[:, 0, 0] - address[:, -1, 0])
     meets = (apart <= LINE_NBYTES) & np.broadcast_to(exists, (SAMPLES, 1, 1))[:, 0, 0]
     return beside * float(1 - meets.mean())
+
+
+def _returns(
+    a: GlobalAccess,
+    loops: Sequence[tuple[Loop, Expr]],
+    at: Sampled,
+    sampled: tuple[Points, Points],
+    pairs: float,
+) -> tuple[float, float]:
+    """The share of the blocks between those that access the same pair of sectors, as neighbours
+    along a digit of the blocks' number are less than a pair apart, and how many these are; of
+    several digits the slowest. Nothing where a warp has nearly all of its pairs."""
+    (points, _), (address, active) = at, sampled
+    own = a.tensor.dtype.nbytes * float(active.sum()) / len(active)
+    if a.data or 2 * SECTOR_NBYTES * pairs < MOSTLY_USED * own:
+        return 0.0, 1.0
+    found = (0.0, 1.0)
+    for x, v in loops:
+        if x.parallel is not Parallel.BIDX or not isinstance(v, Var):
+            continue
+        extent = estimate(x.axis.extent)
+        for step in sorted(_digit_steps(a.address, v)):
+            if 1 <= step < extent and step / extent > found[0]:
+                visits = _visits(a, {**points}, v, extent, step, address)
+                found = (step / extent, visits) if visits > 1 else found
+    return found
+
+
+def _visits(
+    a: GlobalAccess, points: dict[Var, Points], v: Var, extent: int, step: float, address: Points
+) -> float:
+    """How many blocks, so many apart, access the same pair of sectors, in the mean."""
+    visits, pair = 1.0, 2 * SECTOR_NBYTES
+    for k in range(1, pair // a.tensor.dtype.nbytes):
+        moved = points[v] + k * step
+        there = Sampler({**points, v: moved}).value(a.address) * a.tensor.dtype.nbytes
+        meets = (np.abs(there - address) < pair) & (moved < extent)
+        if not meets.any():
+            break
+        visits += 2 * float(meets.mean())
+    return visits
+
+
+def _digit_steps(e: Expr, v: Var) -> set[float]:
+    """By how much a variable grows from one step of a digit that an expression cuts out of it to
+    the next."""
+    found: set[float] = set()
+    todo: list[Symbolic] = [e]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, FloorDiv | Mod):
+            size = constant_value(part.denominator)
+            scale = _coefficient(part.numerator, v)
+            if size and scale:
+                found.add(size / scale)
+        todo += part.children if isinstance(part, Expr) else ()
+    return found
+
+
+def _coefficient(e: Expr, v: Var) -> int:
+    """What a variable is multiplied with in a sum; 0 where it is no term of its own."""
+    if e is v:
+        return 1
+    terms = e.terms if isinstance(e, Sum) else ()
+    return next((t.coefficient for t in terms if t.atoms == (v,)), 0)
+
+
+def _runs(
+    a: GlobalAccess,
+    loops: Sequence[tuple[Loop, Expr]],
+    inner: Loop | None,
+    at: Sampled,
+    nbytes: float,
+) -> Runs:
+    """What sampled blocks read, for each trip of the loops that are written out."""
+    points = dict(at[0])
+    axes = tuple(x.axis for x, _ in loops)
+    trips: list[dict[Var, Points]] = [{}]
+    for x, v in loops:
+        if x.parallel is Parallel.UNROLL and x is not inner and isinstance(v, Var):
+            trips = [{**t, v: np.array(k)} for t in trips for k in range(estimate(x.axis.extent))]
+        if len(trips) > MOST_TRIPS:
+            trips = [{}]
+            break
+    nbytes_each = a.tensor.dtype.nbytes
+    begins = [_first(Sampler({**points, **t}).value(a.address), nbytes_each) for t in trips]
+    return Runs(np.stack(begins, axis=1), nbytes, axes)
+
+
+def _first(places: Points, nbytes: int) -> Points:
+    """The bytes at which the first lanes of sampled warps begin."""
+    shape = np.broadcast_shapes(places.shape, (SAMPLES, 1, 1))
+    return np.broadcast_to(places, shape)[:, 0, 0] * nbytes
+
+
+def found_near(requests: Sequence[Request]) -> tuple[float, ...]:
+    """Of what each of several accesses reads of one array, the share that an earlier one of the
+    same block has brought; all where blocks do not read by the same loops."""
+    out: list[float] = []
+    for k, r in enumerate(requests):
+        own = r.runs
+        before = [x.runs for x in requests[:k]]
+        if own is None or any(x is None or x.loops != own.loops for x in before):
+            out.append(1.0 if k else 0.0)
+            continue
+        known = [x.begins for x in before if x is not None]
+        if not known:
+            out.append(0.0)
+            continue
+        others = np.concatenate(known, axis=1)
+        apart = np.abs(own.begins[:, :, None] - others[:, None, :]).min(axis=2)
+        out.append(float(np.clip(1 - apart / max(own.nbytes, 1.0), 0, 1).mean()))
+    return tuple(out)
 
 
 def _goes_on(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | None) -> bool:

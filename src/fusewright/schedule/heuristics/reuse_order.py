@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from fusewright.core.expr import Expr, Var, is_multiple
@@ -32,12 +33,17 @@ from fusewright.schedule.propagate import transform_like
 from fusewright.target import Target
 
 
-def reuse_first(
-    flow: Dataflow, reference: Stage, width: int, block: int, target: Target
-) -> Loop | None:
-    """A loop over all elements in which blocks of so many elements, in vectors of `width`, run one
-    behind the other along the axis that lies between accesses to the same bytes; None where no two
-    accesses read the same, or the cache keeps it anyway."""
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """The joined axes of results, and the accesses of a group by loops over these, of which several
+    read one tensor."""
+
+    axes: tuple[Loop, ...]
+    accesses: tuple[GlobalAccess, ...]
+
+
+def read_again(flow: Dataflow, reference: Stage) -> ReadAgain | None:
+    """How a group reads tensors several times; None where it reads each once."""
     reads = [o for s in accessors(flow) for o in s.operands if o.is_input or o.is_viewed]
     if len(dict.fromkeys(o.stored for o in reads)) == len(reads):
         return None
@@ -47,7 +53,17 @@ def reuse_first(
         transform_like(flow, reference, accessors(flow), align=True)
         found = global_accesses(flow, None, Var("no lane"))
         own = [a for a in found if tuple(x.axis for x in a.stage.loops) == _axes(axes)]
-    far = _far_reads(own, axes, target)
+    return ReadAgain(tuple(axes), tuple(own))
+
+
+def reuse_first(
+    flow: Dataflow, reference: Stage, read: ReadAgain, width: int, block: int, target: Target
+) -> Loop | None:
+    """A loop over all elements in which blocks of so many elements, in vectors of `width`, run one
+    behind the other along the axis that lies between accesses to the same bytes; None where the
+    cache keeps them anyway."""
+    axes = list(read.axes)
+    far = _far_reads(read.accesses, axes, target)
     if far is None:
         return None
     k, period = far
@@ -79,13 +95,13 @@ def _far_reads(
     out: tuple[int, int] | None = None
     for t in tensors:
         reads = [a for a in found if a.tensor is t and a.tensor is not a.stage and not a.data]
-        places = sorted({_at(a, middle) for a in reads})
+        places = sorted({place_of(a, middle) for a in reads})
         size = max((numel(a.stage.shape) for a in reads), default=0)
         apart = [b - a for a, b in pairwise(places) if b - a < size]  # others read other bytes
         touched = sum(apart) / numel(t.shape) * total
         if not apart or touched <= most:
             continue
-        steps = [_step(reads[0], middle, k) for k in range(len(axes))]
+        steps = [step_of(reads[0], middle, k) for k in range(len(axes))]
         near = [k for k, step in enumerate(steps) if 0 < step <= sum(apart)]
         if near:
             most = touched
@@ -93,17 +109,17 @@ def _far_reads(
     return out
 
 
-def _at(a: GlobalAccess, values: Sequence[int]) -> int:
+def place_of(a: GlobalAccess, values: Sequence[int]) -> int:
     """The place of an access for these values of its loops."""
     known = zip(a.variables, values, strict=True)
     places: dict[Var, int] = {v: n for v, n in known if isinstance(v, Var)}
     return _value(a.address, places)
 
 
-def _step(a: GlobalAccess, values: Sequence[int], k: int) -> int:
+def step_of(a: GlobalAccess, values: Sequence[int], k: int) -> int:
     """How far an access moves with one step of a loop."""
     ahead = [n - (i == k) for i, n in enumerate(values)]
-    return abs(_at(a, values) - _at(a, ahead))
+    return abs(place_of(a, values) - place_of(a, ahead))
 
 
 def _value(e: Expr, places: dict[Var, int]) -> int:

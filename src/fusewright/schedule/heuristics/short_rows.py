@@ -17,17 +17,23 @@ side by side is what neighbouring threads have:
 
     maxima over windows of 3 of rows of 15, the windows outermost in the result:
         thread 0: the 5 windows of row 0, thread 1: those of row 1, ..
+
+The other way round, where rows whose results lie side by side are far apart in what is read, a
+thread takes all of these, and what it stores is whole vectors:
+
+    means over windows of 2 of 8 arrays, the 4 windows innermost in the result:
+        thread 0: the 4 windows of elements 0 and 1, thread 1: those of elements 2 and 3, ..
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import Fit
-from fusewright.core.expr import Int, constant_value
+from fusewright.core.expr import ONE, Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.edits import set_loops
@@ -73,20 +79,23 @@ which its first-level cache bears for that long (predicted break-even between 11
 @dataclass(frozen=True, slots=True)
 class ShortRows:
     """Rows of a thread, and the elements of a vector of the largest tensor; whether these go
-    through shared memory."""
+    through shared memory. `beside`: for each of the rows, those whose results lie side by side."""
 
     rows: int
     vector: int
     length: int
     is_staged: bool = False
+    beside: int = 1
 
     @property
     def candidate(self) -> Candidate[ShortRows]:
         """The plan with its parameters by name."""
-        what = f"{self.rows} rows of {self.length} elements in registers of a thread"
+        many = f"{self.rows}" if self.beside == 1 else f"{self.rows} by {self.beside}"
+        what = f"{many} rows of {self.length} elements in registers of a thread"
         what += ", through shared memory" if self.is_staged else ""
         name = "short_rows_staged" if self.is_staged else "short_rows"
-        params = Params.of(name, vector=self.vector, rows=self.rows, threads=THREADS)
+        beside = self.beside if self.beside > 1 else None
+        params = Params.of(name, vector=self.vector, rows=self.rows, beside=beside, threads=THREADS)
         return Candidate(what, params, self)
 
 
@@ -114,11 +123,13 @@ class ShortRowsPlanner:
         large = [c for c in copies if numel(c.shape) >= self._length * numel(reference.shape)]
         self._nbytes = [c.dtype.nbytes for c in large] or [4]
         self._apart = self._stored_apart(sized[last]) if kept[1:] else 1
+        self._beside = self._stored_beside([sized[k] for k in kept[:-1]])
+        self._others = merge_all(flow, [sized[k] for k in kept if sized[k] is not self._beside])
 
     def candidates(self) -> Iterator[Listed[ShortRows]]:
-        """The fewest rows that make vectors of a width, the widest first; and rows through shared
-        memory, unless some of them are one vector; this first where neighbours are stored far
-        apart."""
+        """Rows that are stored side by side and read far apart; the fewest rows that make vectors
+        of a width, the widest first; and rows through shared memory, unless some of them are one
+        vector; this first where neighbours are stored far apart."""
         own, staged = list(self._in_registers()), list(self._through_shared())
         yield from (*staged, *own) if self._apart > 1 else (*own, *staged)
 
@@ -132,6 +143,7 @@ class ShortRowsPlanner:
             fewest: dict[int, int] = {}
             for n in counts:
                 fewest.setdefault(self._width(n), n)
+            yield from self._side_by_side(counts)
             for own, n in sorted(fewest.items(), reverse=True):
                 accesses = n * self._length // own
                 if self._inner is not None and accesses > MOST_ACCESSES:
@@ -141,6 +153,33 @@ class ShortRowsPlanner:
                     yield ShortRows(n, own, self._length).candidate
         if why is not None:
             yield Refused("whole rows in registers of a thread", why)
+
+    def _side_by_side(self, counts: Sequence[int]) -> Iterator[Listed[ShortRows]]:
+        """Rows whose results are neighbours in memory, several neighbours of the input for each:
+        first as many as are stored as one vector."""
+        if self._beside is None:
+            return
+        beside = estimate(self._beside.axis.extent)
+        each = beside * max(y.dtype.nbytes for y in self._flow.outputs)
+        for n in sorted(counts, key=lambda n: abs(n * each - MAX_VECTOR_NBYTES)):
+            if n * beside * self._length <= HELD:
+                own = self._width(n, beside=beside)
+                yield ShortRows(n, own, self._length, beside=beside).candidate
+
+    def _stored_beside(self, slow: Sequence[Loop]) -> Loop | None:
+        """The kept axis, not the innermost one of the input, along which all results lie side by
+        side, if a thread can hold all of its rows."""
+        total = numel(self._reference.shape)
+        results = [y for y in self._flow.outputs if numel(y.shape) == total]
+        for x in slow:
+            steps = [
+                strides_of(y)[y.frame.output.index(x.axis)]
+                for y in results
+                if x.axis in y.frame.output
+            ]
+            if len(steps) == len(results) > 0 and all(step == ONE for step in steps):
+                return x if estimate(x.axis.extent) * self._length <= HELD else None
+        return None
 
     def _through_shared(self) -> Iterator[Listed[ShortRows]]:
         full = MAX_VECTOR_NBYTES // max(self._nbytes)
@@ -181,23 +220,24 @@ class ShortRowsPlanner:
             return f"neighbouring threads share rows of {nbytes} bytes, which are whole vectors"
         return None
 
-    def _width(self, rows: int) -> int:
+    def _width(self, rows: int, *, beside: int = 1) -> int:
         """Elements of a vector of the largest tensor where a thread takes so many rows."""
         widths: list[tuple[int, int]] = []
         with self._flow.trial():
-            lanes = self._set_loops(rows)
+            lanes = self._set_loops(rows, beside=beside)
             for s in computed(self._flow.stages):
                 widths += [(numel(t.shape), w) for t, w in self._widened(s, lanes)]
         return max(widths, default=(0, 1))[1]
 
-    def _set_loops(self, rows: int) -> list[AxisClass]:
-        """Gives all stages the loops over blocks, threads, the outer and the inner reduced axes and
-        the rows of a thread, if it has several. Returns the axes of the last two of these, over
-        which vectors run."""
-        assert self._kept is not None
-        rest, own = split(self._flow, self._kept, rows) if rows > 1 else (self._kept, None)
+    def _set_loops(self, rows: int, *, beside: int = 1) -> _Lanes:
+        """Gives all stages the loops over blocks, threads, the outer reduced axes, the rows of a
+        thread that are stored `beside` each other, the inner reduced axes, and those that are read
+        beside each other, if it has several. Returns the axes over which vectors run."""
+        kept, own_side = (self._others, self._beside) if beside > 1 else (self._kept, None)
+        assert kept is not None
+        rest, own = split(self._flow, kept, rows) if rows > 1 else (kept, None)
         blocks, threads = split(self._flow, rest, THREADS)
-        unrolled = [x for x in (self._outer, self._inner, own) if x is not None]
+        unrolled = [x for x in (self._outer, own_side, self._inner, own) if x is not None]
         loops = (
             Loop(blocks.axis, Parallel.BIDX),
             Loop(threads.axis, Parallel.TIDX),
@@ -205,15 +245,21 @@ class ShortRowsPlanner:
         )
         set_loops(self._flow, self._reference, loops)
         transform_like(self._flow, self._reference, align=True)
-        return [x.axis for x in (self._inner, own) if x is not None]
+        written = () if own_side is None else (own_side, own)
+        return _Lanes(
+            tuple(x.axis for x in (self._inner, own) if x is not None),
+            tuple(x.axis for x in written if x is not None),
+        )
 
-    def _widened(self, s: Stage, wanted: list[AxisClass]) -> list[tuple[Stage, int]]:
+    def _widened(self, s: Stage, lanes: _Lanes) -> list[tuple[Stage, int]]:
         """Lets a stage that accesses memory run over rows and inner axes as one, in vectors as wide
         as its accesses allow. Returns the tensors and the elements of their vectors."""
         flow = self._flow
         own = [x.axis for x in s.loops]
-        is_whole = bool(wanted) and own[-len(wanted) :] == wanted
-        if not is_whole or s.is_reduction or not _is_at_memory(s):
+        is_result = s in flow.outputs and numel(s.shape) == numel(self._reference.shape)
+        wanted = lanes.written if is_result and lanes.written else lanes.read
+        wanted = wanted if own[-len(wanted) :] == list(wanted) else ()
+        if not wanted or s.is_reduction or not _is_at_memory(s):
             return []
         whole = merge_all(flow, [Loop(a) for a in reversed(wanted)])
         before = s.loops[: -len(wanted)]
@@ -244,10 +290,10 @@ class ShortRowsPlanner:
         """Binds the loops; False where rows do not lie one behind the other."""
         if plan.is_staged:
             return self._apply_staged(plan)
-        lanes = self._set_loops(plan.rows)
+        lanes = self._set_loops(plan.rows, beside=plan.beside)
         for s in computed(self._flow.stages):
             self._widened(s, lanes)
-        if plan.rows > 1:
+        if plan.rows > 1 and plan.beside == 1:
             vectorize_accesses(self._flow, self._reference)
         inline_most(self._flow)
         return True
@@ -255,12 +301,21 @@ class ShortRowsPlanner:
     def _apply_staged(self, plan: ShortRows) -> bool:
         flow = self._flow
         staged = StagedRows(flow, self._length * numel(self._reference.shape))
-        _, *own = self._set_loops(plan.rows)
+        _, *own = self._set_loops(plan.rows).read
         assert self._inner is not None
         block, thread = self._reference.loops[:2]
         rows = flow.graph.merge(thread.axis, own[0]) if own else thread.axis
         whole = flow.graph.merge(rows, self._inner.axis)
         return staged.bind((block,), whole, plan.vector)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The axes over which vectors run, the innermost first: of what is read, and of results where
+    these have others."""
+
+    read: tuple[AxisClass, ...]
+    written: tuple[AxisClass, ...]
 
 
 def _ways(nbytes: int) -> int:

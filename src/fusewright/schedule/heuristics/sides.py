@@ -85,13 +85,13 @@ def large_accesses(flow: Dataflow, reference: Stage) -> tuple[LargeAccess, ...]:
         for a in global_accesses(flow, None, Var("no lane"), stages):
             if is_large(a.tensor, total):
                 own = zip((x.axis for x in a.stage.loops), a.variables, strict=True)
-                apart = {c: _apart(a.address, v) for c, v in own if isinstance(v, Var)}
+                apart = {c: elements_apart(a.address, v) for c, v in own if isinstance(v, Var)}
                 found.append(LargeAccess(a.stage, a.tensor, apart))
     told = all(set(a.apart) == set(domain) for a in found)
     return tuple(found) if told and {a.stage for a in found} == set(stages) else ()
 
 
-def _apart(address: Expr, v: Var) -> int:
+def elements_apart(address: Expr, v: Var) -> int:
     """How far apart two neighbours along a loop lie, all other loops at their first trip."""
     others = {o: ZERO for o in variables(address) if not isinstance(o, Sym)}
     first, second = (substitute(address, {**others, v: n}) for n in (ZERO, Int(1)))

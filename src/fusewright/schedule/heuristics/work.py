@@ -33,7 +33,13 @@ from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.exchanges import exchange_threads, exchanges_of
 from fusewright.schedule.heuristics.picks import Picks
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
-from fusewright.schedule.heuristics.requests import Request, read_together, requests, share_between
+from fusewright.schedule.heuristics.requests import (
+    Request,
+    found_near,
+    read_together,
+    requests,
+    share_between,
+)
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
@@ -65,7 +71,10 @@ class Array:
     `unfilled`: of the bytes that writes ask for those that they
     leave as they were, as they fill no whole sectors. `borders`: bytes that several blocks read, as
     they lie in pairs of sectors at the borders of their strips. `together`: the bytes that all of
-    several accesses read, each counted once; 0 of a single one. `picks`: what data picks."""
+    several accesses read, each counted once; 0 of a single one. `picks`: what data picks.
+    `returns`: the share of the blocks between those that need parts of the same pairs of sectors,
+    and how many they are. `again`: of what several stages read that which blocks have not read
+    already."""
 
     name: str
     nbytes: int
@@ -80,6 +89,8 @@ class Array:
     borders: float = 0.0
     together: float = 0.0
     picks: Picks | None = None
+    returns: tuple[float, float] = (0.0, 1.0)
+    again: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +339,8 @@ def _arrays(
             borders=max(r.borders for r in own),
             together=0.0 if is_written else read_together(t, own),
             picks=next((r.picks for r in own if r.picks is not None), None),
+            returns=max(r.returns for r in own),
+            again=sum(r.nbytes * (1 - n) for r, n in zip(own, found_near(own), strict=True)),
         )
         for (t, is_written), own in found.items()
     )
