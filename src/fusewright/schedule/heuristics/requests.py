@@ -79,6 +79,7 @@ class Request:
     instructions: float
     conditions: float
     visited: float
+    is_masked: bool
     visits: tuple[Points, Points]
     borders: float
 
@@ -126,6 +127,7 @@ def _request(s: Stage, a: GlobalAccess, met: Cond, blocks: int, parts: Parts) ->
         _instructions(places, serial, parts),
         conditions,
         float(active.any(axis=(1, 2) if is_wide else 1).mean()),
+        met != TRUE,
         (address[:, 0, 0], _times_of_blocks(loops, points)),
         times * _borders(a, loops, inner, (address, active), pairs),
     )
