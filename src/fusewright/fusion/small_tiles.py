@@ -1,0 +1,30 @@
+"""Tiles whose reductions run along different axes, and which the threads of a block hold.
+
+Formation asks before it puts such reductions into one kernel, and the scheduler shares the sides of
+a tile out among threads by the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MOST_THREADS = 256
+"""Threads that share a tile: more would leave no room for a second tile beside it."""
+MOST_OF_THREAD = 16
+"""Elements of a tile in registers of a thread: of three values that passes share, and of inputs,
+they take half of those that it has where a multiprocessor holds 1024 threads."""
+MOST_SIDES = 3
+"""Sides of a tile: a block has so many dimensions of threads."""
+
+
+def is_held(sides: Sequence[int]) -> bool:
+    """Whether a block holds a tile of these sides in registers, each filled up to a power of two,
+    as lanes exchange by such."""
+    filled = math.prod(map(power_of_two, sides))
+    return 0 < len(sides) <= MOST_SIDES and filled <= MOST_THREADS * MOST_OF_THREAD
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << max(n - 1, 0).bit_length()
