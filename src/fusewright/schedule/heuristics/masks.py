@@ -17,6 +17,10 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.schedule.views import View, operand
 
+MOST_KEPT = 0.4
+"""The share of vectors with a lane that is kept, above which too few are dropped for branches: what
+`skip_masked` asks for, with eight lanes of a softmax."""
+
 
 def looked_at(flow: Dataflow, s: Stage, variables: Sequence[Expr]) -> Cond:
     """The condition, over values of its loops, under which some element that a stage computes
@@ -31,7 +35,7 @@ def computed_shares(flow: Dataflow, kept: Mapping[Stage, float]) -> dict[Stage, 
     """The share of the work of stages that is left where lanes of a vector that a mask drops are
     one: of those that compute with what stages read, of whose vectors these shares have a lane that
     is kept. None in loops, in which the loads of the next trip would wait for a branch."""
-    found = {s: share for s, share in kept.items() if share < 1.0 and _is_open_vector(s)}
+    found = {s: share for s, share in kept.items() if share < MOST_KEPT and _is_open_vector(s)}
     held = dict(found)
     for s in flow.stages if found else ():
         own = [found[o] for o in s.operands if o in found]
@@ -40,6 +44,24 @@ def computed_shares(flow: Dataflow, kept: Mapping[Stage, float]) -> dict[Stage, 
             if isinstance(s.op, Pointwise) and s.memory is Memory.LOCAL:
                 found[s] = max(own)
     return held
+
+
+def is_masked(s: Stage) -> bool:
+    """Whether a stage is what a mask by position leaves of a value, or a cast of it."""
+    match s.op:
+        case Pointwise(fn="cast" | "copy"):
+            return is_masked(s.operands[0])
+        case Pointwise(fn="where"):
+            return _is_of_positions(s.operands[0])
+        case _:
+            return False
+
+
+def _is_of_positions(s: Stage) -> bool:
+    return isinstance(s.op, Iota | Constant) or (
+        isinstance(s.op, Pointwise | Broadcast | Reshape | Permute)
+        and all(map(_is_of_positions, s.operands))
+    )
 
 
 def _is_open_vector(s: Stage) -> bool:

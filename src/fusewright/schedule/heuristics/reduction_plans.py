@@ -69,6 +69,8 @@ class ReductionFacts:
     """Whether the number of columns is known, so that clusters may share them out."""
     item_nbytes: int = MAX_VECTOR_NBYTES
     """Bytes of an element of the largest type that is worth holding."""
+    is_masked: bool = False
+    """Whether that is what masks by position leave: registers tell which lanes are dropped."""
 
     @property
     def nbytes(self) -> int:
@@ -222,9 +224,10 @@ def _in_a_block(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reducti
     if rows.nbytes > target.shared_nbytes_per_sm // 4:  # memory, not threads, limits the blocks
         fewest = -(-rows.columns // (rows.vector * MAX_THREADS))
     shared_out = threads_along(rows.columns, rows.vector, most_trips=fewest)
-    yield _held(rows, Memory.SHARED, target.shared_nbytes_of_several, shared_out, target)
+    shared = _held(rows, Memory.SHARED, target.shared_nbytes_of_several, shared_out, target)
     shared_out = threads_along(rows.columns, rows.vector, most_trips=most)
-    yield _held(rows, Memory.LOCAL, PERSISTENT_BYTES_PER_THREAD, shared_out, target)
+    registers = _held(rows, Memory.LOCAL, PERSISTENT_BYTES_PER_THREAD, shared_out, target)
+    yield from (registers, shared) if rows.is_masked else (shared, registers)
 
 
 def _trips(rows: ReductionFacts, nbytes: int) -> int:
