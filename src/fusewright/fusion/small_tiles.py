@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fusewright.fusion.sizes import power_of_two
+
 MOST_THREADS = 256
 """Threads that share a tile: more would leave no room for a second tile beside it."""
 MOST_OF_THREAD = 16
@@ -23,8 +25,3 @@ def is_held(sides: Sequence[int]) -> bool:
     as lanes exchange by such."""
     filled = math.prod(map(power_of_two, sides))
     return 0 < len(sides) <= MOST_SIDES and filled <= MOST_THREADS * MOST_OF_THREAD
-
-
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is not less."""
-    return 1 << max(n - 1, 0).bit_length()

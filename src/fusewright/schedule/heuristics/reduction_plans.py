@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from fusewright.fusion.sizes import power_of_two
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params
@@ -391,8 +392,3 @@ def threads_along(
         choices.append((trips > most_trips, round(waste + odd + far, 3), threads, trips))
     best = min(choices)
     return best[2], best[3]
-
-
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least `n`, and at least 1."""
-    return 1 << max(n - 1, 0).bit_length()

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Reduce
-from fusewright.fusion.small_tiles import MOST_OF_THREAD, MOST_THREADS, power_of_two
+from fusewright.fusion.sizes import power_of_two
+from fusewright.fusion.small_tiles import MOST_OF_THREAD, MOST_THREADS
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
