@@ -30,6 +30,8 @@ def lanes_condition(needed: Regions, kernel: Kernel) -> Cond:
 
 def masks_told(body: Body) -> dict[int, Cond]:
     """The `where`s of a body whose conditions positions decide, with these, by their places."""
+    if not any(isinstance(s, Compute) and s.fn == "where" for s in body):
+        return {}
     known: dict[Slot, Place] = {}
     found: dict[int, Cond] = {}
     for k, s in enumerate(body):

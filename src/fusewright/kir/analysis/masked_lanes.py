@@ -30,7 +30,7 @@ from fusewright.memory import Memory
 class Chunk:
     """Lanes that a body loads together and masks, and where any of them is kept."""
 
-    conditions: list[Cond] = field(default_factory=list)
+    conditions: list[Cond] = field(default_factory=list[Cond])
     kept: Cond = FALSE
     region: Region = field(default_factory=Region)
 
@@ -160,7 +160,8 @@ class _Lanes:
         if not isinstance(s, Compute):
             return frozenset()
         slots = (slot_of(o) for o in s.operands if isinstance(o, Reg))
-        return frozenset().union(*(self._loads.get(x, frozenset()) for x in slots if x is not None))
+        none = frozenset[int]()
+        return none.union(*(self._loads.get(x, none) for x in slots if x is not None))
 
     def _is_one_value(self, slot: Slot, k: int) -> bool:
         """Whether a statement alone writes a register, before anybody reads it."""
