@@ -83,7 +83,7 @@ def test_a_tile_of_one_warp_meets_at_no_barrier() -> None:
 @pytest.mark.parametrize(
     ("shape", "steps"),
     [
-        ((4, 16, 33), (softmax(1), rounded(2))),  # 33 fill up to 64: 1024 elements
+        ((4, 32, 33), (softmax(1), rounded(2))),  # 33 fill up to 64: 2048 elements
         ((64, 1000, 4), (softmax(2), centred(0))),  # runs of 8 bytes
         ((16, 32, 1000), (softmax(1), centred(0))),  # memory runs along what is kept
     ],

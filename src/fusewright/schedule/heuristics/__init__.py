@@ -98,7 +98,7 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     elif sums_of(flow) is not None:
         yield InnerOuterScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):
-        tiles = SmallTilesScheduler(flow, target) if may_reduce_different_axes(flow) else None
+        tiles = SmallTilesScheduler(flow) if may_reduce_different_axes(flow) else None
         if tiles is not None and tiles.has_sides:
             yield tiles
             return

@@ -20,10 +20,10 @@ from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Reduce
 from fusewright.fusion.sizes import power_of_two
-from fusewright.fusion.small_tiles import MOST_OF_THREAD, MOST_THREADS
+from fusewright.fusion.small_tiles import MOST_THREADS, is_held
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
+from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
@@ -38,7 +38,6 @@ from fusewright.schedule.heuristics.reduction_facts import widest_vectors
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import WARP_SIZE, Target
 
 BLOCK = 128
 """Threads of a block of several tiles."""
@@ -83,9 +82,8 @@ def _may_differ(flow: Dataflow, a: Stage, b: Stage) -> bool:
 class SmallTilesScheduler:
     """Groups whose reductions run along different axes of one tile."""
 
-    def __init__(self, flow: Dataflow, target: Target) -> None:
+    def __init__(self, flow: Dataflow) -> None:
         self.flow = flow
-        self._target = target
         cache_inputs(flow)
         reductions = [s for s in flow.stages if s.is_reduction]
         self._reference = max(reductions, key=lambda s: numel(s.operands[0].shape))
@@ -107,36 +105,21 @@ class SmallTilesScheduler:
         return len(self._sides) > 1
 
     def candidates(self) -> Iterator[Listed[SmallTiles]]:
-        """A tile in a warp, if its threads hold it, then in more threads, fewer elements each."""
-        yield from distinct(self._plans())
-
-    def _plans(self) -> Iterator[Listed[SmallTiles]]:
-        if not 0 < len(self._sides) <= len(DIMENSIONS):
-            yield Refused("tiles in registers", f"a tile would have {len(self._sides)} sides")
-            return
+        """A tile in a warp, if its threads hold it."""
         sizes = [estimate(x.axis.extent) for x in self._sides]
-        fast, slow = self._sides[0], self._sides[1:]
+        if not is_held(sizes):
+            yield Refused("tiles in registers", f"a tile of {sizes} is more than a warp holds")
+            return
+        fast, *slow = self._sides
         other = slow[0] if slow else self._kept
         vector = widest_vectors(self.flow, self._reference, other, fast, inner=True).whole
-        wanted = WARP_SIZE
-        while wanted <= MOST_THREADS:
-            plan = self._plan(sizes, vector, wanted)
-            elements = math.prod(map(power_of_two, sizes)) // math.prod(plan.threads)
-            if elements > MOST_OF_THREAD:
-                yield Refused(plan.candidate.what, f"{elements} elements a thread")
-            else:
-                yield plan.candidate
-            wanted *= 2
-
-    def _plan(self, sizes: list[int], vector: int, wanted: int) -> SmallTiles:
-        """Shares sides out, the fast one in vectors first."""
         threads: list[int] = []
-        for size, width in zip(sizes, (vector, *(1 for _ in sizes)), strict=False):
-            along = min(power_of_two(-(-size // width)), wanted // math.prod(threads))
-            threads.append(along)
-        beside = threads[2:] in ([], [1])
-        tiles = max(1, BLOCK // math.prod(threads)) if beside else 1
-        return SmallTiles(vector, tuple(threads), tiles)
+        for size, width in zip(sizes, (vector, *(1 for _ in slow)), strict=True):
+            along = power_of_two(-(-size // width))
+            threads.append(min(along, MOST_THREADS // math.prod(threads)))
+        is_open = threads[DIMENSIONS.index(Parallel.TIDZ) :] in ([], [1])
+        tiles = BLOCK // math.prod(threads) if is_open else 1
+        yield SmallTiles(vector, tuple(threads), tiles).candidate
 
     def apply(self, plan: SmallTiles) -> bool:
         """Binds the loops of a tile to threads, what is left of them to registers."""
