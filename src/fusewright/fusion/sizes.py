@@ -16,6 +16,11 @@ def numel_estimate(shape: Shape) -> int:
     return math.prod(map(estimate, shape))
 
 
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least `n`, and at least 1."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
 def nbytes_estimate(t: Tensor) -> int:
     """The bytes of a value."""
     return t.dtype.nbytes * numel_estimate(t.shape)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from fusewright.axes.classes import AxisGraph
 from fusewright.axes.cover import coincide, covers, overlap
 from fusewright.axes.frames import Frame
-from fusewright.core.expr import constant_value
-from fusewright.fusion.inputs_behind import fast_kept
+from fusewright.core.expr import Expr, constant_value
+from fusewright.fusion.inputs_behind import fast_kept, in_memory_order
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
@@ -34,8 +35,10 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.partitioning import held_of
 from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK
+from fusewright.fusion.small_tiles import is_held
 from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
+from fusewright.target import SECTOR_NBYTES
 
 LEAST_PARTS = 64
 """Parts of the rows, a block each, from which row results and those of columns share a kernel."""
@@ -115,7 +118,8 @@ def _nest_problem(g: FusionGroup) -> str | None:
     rows = [r for r in g.reductions if r not in partials]
     kind = "scans" if g.has_scans else "reductions"
     for some in (rows, partials):
-        if not all(coincide(g.graph, _reduced(g, some[0]), _reduced(g, r)) for r in some[1:]):
+        alike = all(coincide(g.graph, _reduced(g, some[0]), _reduced(g, r)) for r in some[1:])
+        if not alike and (partials or _cuts(g) or g.has_scans or not _is_tile(g, rows)):
             return f"the kernel's {kind} would run over different axes"
     widest = g.reductions[0]
     for r in g.reductions[1:]:
@@ -125,6 +129,29 @@ def _nest_problem(g: FusionGroup) -> str | None:
         return f"the kernel's {kind} would keep different axes"
     g.widest = widest.op.operands[0]
     return _partials_problem(g, rows, partials) if rows and partials else None
+
+
+def _is_tile(g: FusionGroup, reductions: Sequence[Tensor]) -> bool:
+    """Whether reductions run along different axes of one tile, which lies in runs of whole sectors
+    in memory, and which threads hold in registers."""
+    first = _domain(g, reductions[0])
+    if not all(coincide(g.graph, first, _domain(g, r)) for r in reductions[1:]):
+        return False
+    reduced = [_reduced(g, r) for r in reductions]
+    by = [tuple(g.graph.depends(c, axes) for axes in reduced) for c in first]
+    sides: dict[tuple[bool, ...], list[Expr]] = {}
+    for c, own in zip(first, by, strict=True):
+        if any(own) and not c.is_unit:
+            sides.setdefault(own, []).append(c.extent)
+    sizes = [_numel(tuple(own)) for own in sides.values()]
+    if not all(sizes) or not is_held(sizes):
+        return False
+    source = reductions[0].op.operands[0]
+    sized = [a for a, c in enumerate(first) if not c.is_unit]
+    order = in_memory_order(source, sized, lambda v: v.op.operands)
+    run = takewhile(lambda a: any(by[a]), reversed(order))
+    itemsize = min((s.dtype.nbytes for s in g.sources if s.shape == source.shape), default=1)
+    return _numel(tuple(first[a].extent for a in run)) * itemsize >= SECTOR_NBYTES
 
 
 def _regrouping_problem(g: FusionGroup) -> str | None:

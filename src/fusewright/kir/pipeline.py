@@ -37,6 +37,7 @@ from fusewright.kir.passes.round_wide import round_wide
 from fusewright.kir.passes.share_loads import share_loads
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.sink_branches import sink_branches
+from fusewright.kir.passes.skip_masked import skip_masked
 from fusewright.kir.passes.trim_loops import trim_loops
 from fusewright.kir.passes.unroll import unroll, unroll_last
 from fusewright.kir.spec import Stage, check_kernel
@@ -138,6 +139,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(guard_masked),
         "expanded",
         "positions are single expressions by now; loads in branches need no condition of their own",
+    ),
+    Pass(
+        "skip_masked",
+        _for_any_target(skip_masked),
+        "expanded",
+        "loads of what is dropped do not take place, so that only work is left to be skipped",
     ),
     Pass(
         "sink_branches",

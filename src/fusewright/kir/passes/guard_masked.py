@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusewright.core.conditions import TRUE, Cond, all_of, any_of, negate
-from fusewright.core.expr import Int
-from fusewright.core.positions import Place, place_of
+from fusewright.core.conditions import TRUE, Cond, all_of, negate
 from fusewright.core.regions import EVERYWHERE, Regions, hull
 from fusewright.kir.analysis.lane_regions import FEW_WARPS
-from fusewright.kir.analysis.needs import Slot, is_choice, needs, slots_written
-from fusewright.kir.analysis.uniformity import meeting_share, parting_share, thread_share
-from fusewright.kir.ir import Body, Compute, Imm, Index, Kernel, Load, Operand, Reg, Statement
+from fusewright.kir.analysis.masked import lanes_condition, masks_told
+from fusewright.kir.analysis.needs import is_choice, needs
+from fusewright.kir.analysis.uniformity import meeting_share, parting_share
+from fusewright.kir.ir import Body, Compute, Kernel, Load, Statement
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
-
-MOST_READING = 3 / 4
-"""Of the threads that one comparison lets read, those that still do where each lane asks: a vector
-of 16 bytes takes a warp 27 cycles of a multiprocessor's share of an H200's memory, the comparisons
-of eight lanes four."""
 
 
 def guard_masked(kernel: Kernel) -> Kernel:
@@ -40,7 +34,7 @@ def guard_masked(kernel: Kernel) -> Kernel:
 
 def _guarded(body: Body, kernel: Kernel) -> Body:
     """The body with conditions for its loads; the same where no mask and no choice is known."""
-    told = _told(body)
+    told = masks_told(body)
     if not told:
         return _guarded_by_choice(body, kernel)
     shadow: list[Statement] = []
@@ -72,18 +66,12 @@ def _guarded_by_choice(body: Body, kernel: Kernel) -> Body:
 
 
 def _with_condition(s: Statement, needed: Regions, kernel: Kernel) -> Statement:
-    """A load under a condition that holds wherever one of its lanes is needed: one comparison for
-    all of them where lanes follow each other in a row; else, as where a vector runs from one row
-    into the next, any of theirs, if enough threads are spared for that."""
+    """A load under a condition that holds wherever one of its lanes is needed."""
     if not isinstance(s, Load) or s.src.memory is not Memory.GLOBAL:
         return s
     if not needed or EVERYWHERE[0] in needed:
         return s
-    condition = hull(needed).condition
-    if len(needed) > 1:
-        each = any_of(r.condition for r in needed)
-        if thread_share(each, kernel) <= MOST_READING * thread_share(condition, kernel):
-            condition = each
+    condition = lanes_condition(needed, kernel)
     if condition == TRUE:
         return s
     return dataclasses.replace(s, predicate=all_of([s.predicate, condition]))
@@ -96,36 +84,3 @@ def _as_choices(s: Compute, c: Cond) -> tuple[Statement, ...]:
         dataclasses.replace(s, fn="copy", operands=(other,), predicate=negate(c)),
         dataclasses.replace(s, fn="copy", operands=(chosen,), predicate=c),
     )
-
-
-# --- masks --------------------------------------------------------------------------------------
-
-
-def _told(body: Body) -> dict[int, Cond]:
-    """The `where`s of a body whose conditions positions decide."""
-    known: dict[Slot, Place] = {}
-    found: dict[int, Cond] = {}
-    for k, s in enumerate(body):
-        value: Place | None = None
-        if isinstance(s, Compute) and s.predicate == TRUE:
-            operands = [_place(o, known) for o in s.operands]
-            if s.fn == "where" and isinstance(operands[0], Cond):
-                found[k] = operands[0]
-            value = place_of(s.fn, operands, s.dst.buffer.dtype)
-        for slot in slots_written(s):
-            known.pop(slot, None)
-            if value is not None:
-                known[slot] = value
-    return found
-
-
-def _place(o: Operand, known: dict[Slot, Place]) -> Place | None:
-    match o:
-        case Index():
-            return o.expr
-        case Imm() if isinstance(o.value, int) and not isinstance(o.value, bool):
-            return Int(o.value)
-        case Reg(buffer, Int() as index):
-            return known.get((buffer, index.value))
-        case _:
-            return None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusewright.core.regions import EVERYWHERE, Region, Regions
 from fusewright.kir.analysis.lane_regions import FEW_WARPS, joined_lanes
-from fusewright.kir.analysis.needs import Slot, is_choice, needs, slots_read, slots_written
+from fusewright.kir.analysis.needs import is_choice, needs
 from fusewright.kir.analysis.uniformity import is_warp_uniform, parting_share
-from fusewright.kir.ir import Alloc, Body, Buffer, Compute, If, Kernel, Load, Statement, Store
-from fusewright.kir.traverse import map_bodies, own_registers, walk_statements
+from fusewright.kir.ir import Body, Compute, If, Kernel, Load, Statement
+from fusewright.kir.passes.sinking import Branch, Clusters, Plan, Sinking
+from fusewright.kir.traverse import map_bodies
 
 UNIFORM_WORK = 8
 """Operations under one condition that repay a branch which the lanes of a warp take together: a
@@ -24,17 +23,6 @@ other, between an instruction that notes where they meet again and one that wait
 Found: TypeAlias = list[tuple[Statement, Regions]]
 LONGEST_CHAIN = 16
 """Regions that exclude each other become one `if`, `else if`, ... of at most this many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A branch to be: where it is taken; `early` holds the loads that start before other work."""
-
-    region: Region
-    early: bool = False
-
-
-Plan: TypeAlias = list[tuple[Statement, Branch | None]]
 
 
 def sink_branches(kernel: Kernel) -> Kernel:
@@ -63,8 +51,7 @@ def _sunk(body: Body, kernel: Kernel) -> Body:
         return body
     late = {r for r in chosen if _is_free_of_others(r, chosen, kernel)}
     late |= {r for r in chosen if r in lanes.values() and _parts_few(r, kernel)}
-    sinking = _Sinking(_plan(found, chosen, late))
-    return sinking.run()
+    return Sinking(_plan(found, chosen, late), _chains, takes_allocs=True).run()
 
 
 def _plan(found: Found, regions: frozenset[Region], late: set[Region]) -> Plan:
@@ -119,130 +106,17 @@ def _without_fill(s: Load, region: Region) -> Load:
     return dataclasses.replace(s, fill=None)
 
 
-class _Touched:
-    """A statement, and the registers it reads and writes."""
-
-    __slots__ = ("reads", "statement", "writes")
-
-    def __init__(self, statement: Statement) -> None:
-        self.statement = statement
-        self.reads = frozenset(slots_read(statement))
-        self.writes = frozenset(slots_written(statement))
-
-
-class _Cluster:
-    """Statements that wait, with the registers and the kinds of memory access among them."""
-
-    def __init__(self) -> None:
-        self.statements: list[Statement] = []
-        self.reads: set[Slot] = set()
-        self.writes: set[Slot] = set()
-        self.loads = self.stores = False
-
-    def add(self, t: _Touched) -> None:
-        self.statements.append(t.statement)
-        self.reads |= t.reads
-        self.writes |= t.writes
-        self.loads |= isinstance(t.statement, Load)
-        self.stores |= isinstance(t.statement, Store)
-
-    def blocks(self, t: _Touched) -> bool:
-        """Whether a statement that stands behind these may not move in front of them."""
-        if not self.writes.isdisjoint(t.reads | t.writes) or not self.reads.isdisjoint(t.writes):
-            return True
-        match t.statement:
-            case Store():
-                return self.loads or self.stores
-            case Load():
-                return self.stores
-            case _:
-                return False
-
-
-class _Sinking:
-    """Rewrites one body, statement by statement: `out` is done, statements of branches wait in
-    clusters, and those that need them wait, in order, behind."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.out: list[Statement] = []
-        self._plan = plan
-        self._clusters: dict[Branch, _Cluster] = {}
-        self._behind = _Cluster()
-        self._coming = Counter(b for _, b in plan if b is not None)
-        self._mentions = _mentions(s for s, _ in plan)
-
-    def run(self) -> Body:
-        """The new body."""
-        for s, branch in self._plan:
-            if branch is not None:
-                self._sink(s, branch)
-            else:
-                self._pass_by(s)
-        self._flush()
-        return tuple(self.out)
-
-    def _sink(self, s: Statement, branch: Branch) -> None:
-        """Let a statement wait with the others of its branch, in front of branches that began to
-        wait later and behind loads that start early. No thread sees in which order statements of
-        regions that exclude each other stand."""
-        t = _Touched(s)
-        self._coming[branch] -= 1
-        waiting = list(self._clusters)
-        later = waiting[waiting.index(branch) + 1 :] if branch in waiting else []
-        is_blocked = any(
-            c.blocks(t) and not b.region.excludes(branch.region)
-            for b, c in self._clusters.items()
-            if b in later or (b.early and b != branch)
-        )
-        if is_blocked or self._behind.blocks(t):
-            self._flush()
-        self._clusters.setdefault(branch, _Cluster()).add(t)
-
-    def _pass_by(self, s: Statement) -> None:
-        """Place a statement of no branch, behind what waits if it has to be."""
-        match s:
-            case Alloc():
-                self.out.append(s)
-            case Compute() | Load() | Store():
-                t = _Touched(s)
-                if not any(c.blocks(t) for c in (*self._clusters.values(), self._behind)):
-                    self.out.append(s)
-                elif any(self._coming[b] for b in self._clusters):
-                    self._behind.add(t)
-                else:
-                    self._flush()
-                    self.out.append(s)
-            case _:
-                self._flush()
-                self.out.append(s)
-
-    def _flush(self) -> None:
-        """Place all that waits."""
-        chain: list[tuple[Region, Body]] = []
-        for branch, cluster in self._clusters.items():
-            new = branch.region
-            if len(chain) == LONGEST_CHAIN or not all(r.excludes(new) for r, _ in chain):
-                self.out += _chained(chain)
-                chain = []
-            chain.append((new, (*self._own_allocs(cluster), *cluster.statements)))
-        self.out += _chained(chain)
-        self.out += self._behind.statements
-        self._clusters, self._behind = {}, _Cluster()
-
-    def _own_allocs(self, cluster: _Cluster) -> Body:
-        """The allocations of registers that a cluster alone uses, taken out of `out`."""
-        here = _mentions(cluster.statements)
-        own = {b for b, n in here.items() if n == self._mentions[b]}
-        moved = tuple(s for s in self.out if isinstance(s, Alloc) and s.buffer in own)
-        self.out = [s for s in self.out if s not in moved] if moved else self.out
-        return moved
-
-
-def _mentions(body: Iterable[Statement]) -> Counter[Buffer]:
-    """How often statements, and those below them, name each register buffer."""
-    return Counter(
-        r.buffer for s in body for inner in (s, *walk_statements(s)) for r in own_registers(inner)
-    )
+def _chains(clusters: Clusters) -> Body:
+    """Branches on regions that exclude each other become one chain."""
+    out: list[Statement] = []
+    chain: list[tuple[Region, Body]] = []
+    for branch, body in clusters:
+        new = branch.region
+        if len(chain) == LONGEST_CHAIN or not all(r.excludes(new) for r, _ in chain):
+            out += _chained(chain)
+            chain = []
+        chain.append((new, body))
+    return (*out, *_chained(chain))
 
 
 def _chained(branches: list[tuple[Region, Body]]) -> Body:

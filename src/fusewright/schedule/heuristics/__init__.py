@@ -16,6 +16,10 @@ from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.pointwise import PointwiseScheduler
 from fusewright.schedule.heuristics.reduction import ReductionScheduler
 from fusewright.schedule.heuristics.scan import ScanScheduler
+from fusewright.schedule.heuristics.small_tiles import (
+    SmallTilesScheduler,
+    may_reduce_different_axes,
+)
 from fusewright.schedule.heuristics.sort import SortScheduler
 from fusewright.schedule.heuristics.staged_lines import LinesScheduler
 from fusewright.schedule.heuristics.tiled_sums import TiledSumsScheduler
@@ -94,6 +98,10 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     elif sums_of(flow) is not None:
         yield InnerOuterScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):
+        tiles = SmallTilesScheduler(flow) if may_reduce_different_axes(flow) else None
+        if tiles is not None and tiles.has_sides:
+            yield tiles
+            return
         yield TiledSumsScheduler(flow, target)
         yield ReductionScheduler(flow, target)
     else:

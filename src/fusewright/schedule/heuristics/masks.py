@@ -1,9 +1,10 @@
 """Under which conditions of positions what a stage reads is looked at: loads of what a mask drops
-do not take place (`kir/passes/guard_masked.py`), and ask memory for nothing."""
+do not take place (`kir/passes/guard_masked.py`), and ask memory for nothing; what the lanes of a
+vector have in common where all are dropped is computed once (`kir/passes/skip_masked.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.paths import Refusal, domain_path
@@ -11,8 +12,14 @@ from fusewright.core.conditions import FALSE, TRUE, Cond, all_of, any_of, negate
 from fusewright.core.expr import Expr, Int
 from fusewright.core.positions import Place, place_of
 from fusewright.fusion.ir import Broadcast, Constant, Iota, Permute, Pointwise, Reshape
+from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
+from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.schedule.views import View, operand
+
+MOST_KEPT = 0.4
+"""The share of vectors with a lane that is kept, above which too few are dropped for branches: what
+`skip_masked` asks for, with eight lanes of a softmax."""
 
 
 def looked_at(flow: Dataflow, s: Stage, variables: Sequence[Expr]) -> Cond:
@@ -22,6 +29,54 @@ def looked_at(flow: Dataflow, s: Stage, variables: Sequence[Expr]) -> Cond:
     if not any(isinstance(t.op, Iota) for t in flow.stages):
         return TRUE
     return _looked_at(flow, s, s, variables)
+
+
+def computed_shares(flow: Dataflow, kept: Mapping[Stage, float]) -> dict[Stage, float]:
+    """The share of the work of stages that is left where lanes of a vector that a mask drops are
+    one: of those that compute with what stages read, of whose vectors these shares have a lane that
+    is kept. None in loops, in which the loads of the next trip would wait for a branch."""
+    found = {s: share for s, share in kept.items() if share < MOST_KEPT and _is_open_vector(s)}
+    held = dict(found)
+    for s in flow.stages if found else ():
+        own = [found[o] for o in s.operands if o in found]
+        if own and s not in found and all(o in found or _is_alike(s, o) for o in s.operands):
+            held[s] = max(own) + (1 - max(own)) / trips_of(s.loops[-1:])
+            if isinstance(s.op, Pointwise) and s.memory is Memory.LOCAL:
+                found[s] = max(own)
+    return held
+
+
+def is_masked(s: Stage) -> bool:
+    """Whether a stage is what a mask by position leaves of a value, or a cast of it."""
+    match s.op:
+        case Pointwise(fn="cast" | "copy"):
+            return is_masked(s.operands[0])
+        case Pointwise(fn="where"):
+            return _is_of_positions(s.operands[0])
+        case _:
+            return False
+
+
+def _is_of_positions(s: Stage) -> bool:
+    return isinstance(s.op, Iota | Constant) or (
+        isinstance(s.op, Pointwise | Broadcast | Reshape | Permute)
+        and all(map(_is_of_positions, s.operands))
+    )
+
+
+def _is_open_vector(s: Stage) -> bool:
+    """Whether a stage is computed in vectors, and in no loop."""
+    kinds = [x.parallel for x in s.loops if trips_of((x,)) > 1]
+    return kinds[-1:] == [Parallel.VECTORIZE] and Parallel.SERIAL not in kinds
+
+
+def _is_alike(s: Stage, o: Stage) -> bool:
+    """Whether an operand is one for all lanes of a vector, or says which of them are kept."""
+    if o.dtype.name == "bool":
+        return True
+    while isinstance(o.op, Broadcast | Reshape | Permute):
+        o = o.operands[0]
+    return isinstance(o.op, Constant) or s.loops[-1].axis not in [x.axis for x in o.loops]
 
 
 def _looked_at(flow: Dataflow, first: Stage, s: Stage, variables: Sequence[Expr]) -> Cond:

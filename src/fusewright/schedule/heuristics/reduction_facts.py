@@ -22,6 +22,7 @@ from fusewright.schedule.heuristics.common import (
     split,
 )
 from fusewright.schedule.heuristics.held_values import instead_of
+from fusewright.schedule.heuristics.masks import is_masked
 from fusewright.schedule.heuristics.reduction_plans import ReductionFacts
 from fusewright.schedule.heuristics.space import joined_axes
 from fusewright.schedule.nest import computed
@@ -73,6 +74,7 @@ def facts_of(
         neighbours=_neighbours(flow, reference),
         is_constant=constant,
         item_nbytes=max(held, default=MAX_VECTOR_NBYTES),
+        is_masked=bool(kept_between) and all(map(is_masked, kept_between)),
     )
 
 

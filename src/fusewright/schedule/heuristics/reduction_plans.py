@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from fusewright.fusion.sizes import power_of_two
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params
@@ -69,6 +70,8 @@ class ReductionFacts:
     """Whether the number of columns is known, so that clusters may share them out."""
     item_nbytes: int = MAX_VECTOR_NBYTES
     """Bytes of an element of the largest type that is worth holding."""
+    is_masked: bool = False
+    """Whether that is what masks by position leave: registers tell which lanes are dropped."""
 
     @property
     def nbytes(self) -> int:
@@ -222,9 +225,10 @@ def _in_a_block(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reducti
     if rows.nbytes > target.shared_nbytes_per_sm // 4:  # memory, not threads, limits the blocks
         fewest = -(-rows.columns // (rows.vector * MAX_THREADS))
     shared_out = threads_along(rows.columns, rows.vector, most_trips=fewest)
-    yield _held(rows, Memory.SHARED, target.shared_nbytes_of_several, shared_out, target)
+    shared = _held(rows, Memory.SHARED, target.shared_nbytes_of_several, shared_out, target)
     shared_out = threads_along(rows.columns, rows.vector, most_trips=most)
-    yield _held(rows, Memory.LOCAL, PERSISTENT_BYTES_PER_THREAD, shared_out, target)
+    registers = _held(rows, Memory.LOCAL, PERSISTENT_BYTES_PER_THREAD, shared_out, target)
+    yield from (registers, shared) if rows.is_masked else (shared, registers)
 
 
 def _trips(rows: ReductionFacts, nbytes: int) -> int:
@@ -388,8 +392,3 @@ def threads_along(
         choices.append((trips > most_trips, round(waste + odd + far, 3), threads, trips))
     best = min(choices)
     return best[2], best[3]
-
-
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least `n`, and at least 1."""
-    return 1 << max(n - 1, 0).bit_length()

@@ -100,6 +100,7 @@ class Request:
     instructions: float
     conditions: float
     visited: float
+    is_masked: bool
     visits: tuple[Points, Points]
     borders: float
     places: Points
@@ -158,6 +159,7 @@ def _request(
         _instructions(places, serial, parts) + picked_instructions(a, serial, parts),
         conditions,
         float(active.any(axis=(1, 2) if is_wide else 1).mean()),
+        met != TRUE,
         (address[:, 0, 0], _times_of_blocks(loops, points)),
         times * _borders(a, loops, inner, (address, active), pairs),
         address[:, :, 0][active[:, :, 0]],

@@ -21,10 +21,10 @@ from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.core.conditions import less, prove
 from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
+from fusewright.fusion.sizes import power_of_two
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params, numel
-from fusewright.schedule.heuristics.reduction_plans import power_of_two
 from fusewright.schedule.heuristics.traffic import Traffic, Walk, runs_on
 from fusewright.target import (
     ISSUE_PER_CLOCK,

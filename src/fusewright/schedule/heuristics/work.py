@@ -31,6 +31,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.exchanges import exchange_threads, exchanges_of
+from fusewright.schedule.heuristics.masks import computed_shares
 from fusewright.schedule.heuristics.picks import Picks
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
 from fusewright.schedule.heuristics.requests import (
@@ -518,13 +519,21 @@ def _instructions(
     """Instructions of a thread that compute elements, and those that bring and store them."""
     forms = fast_forms(flow.stages, consumers_of(flow))
     shares = _shares_of_warps(flow, asked)
+    masked = {s: max(r.visited for r in own) for s, own in asked.items() if _is_masked(own)}
+    left = computed_shares(flow, masked)
     computing = addressing = 0.0
     for s in stages:
         own = asked.get(s, ())
         addresses = sum(r.instructions for r in own)
-        computing += shares[s] * _trips(s) * element_instructions(s, forms.get(s))
+        share = shares[s] * left.get(s, 1.0)
+        computing += share * _trips(s) * element_instructions(s, forms.get(s))
         addressing += shares[s] * (_accesses(s) + addresses) + sum(r.conditions for r in own)
     return computing, addressing
+
+
+def _is_masked(own: Sequence[Request]) -> bool:
+    """Whether masks by position decide all that a stage reads."""
+    return bool(own) and all(r.is_masked for r in own)
 
 
 def _accesses(s: Stage) -> float:
