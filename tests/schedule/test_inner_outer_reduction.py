@@ -110,7 +110,7 @@ def test_other_rows_take_the_general_way(shape: Shape, why: str) -> None:
 
 def test_no_row_of_a_block_has_a_condition() -> None:
     """The loop of a block with a row less ends early: loads, sums and stores need no condition."""
-    program = fw.compile(fw.trace(_backward, *_specs((1031, 512), "float32")))
+    program = fw.compile(fw.trace(_backward, *_specs((1031, 1024), "float32")))
     loops = [s for s in walk_statements(program.kernels[0].ir) if isinstance(s, For)]
     (loop,) = loops
     assert str(loop.extent) == "((-bx + 2)//257) + 5"

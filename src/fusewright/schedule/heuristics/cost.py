@@ -247,11 +247,11 @@ def _alone(work: Work, target: Target) -> float:
     )
     own = warps(work.threads) * work.instructions / ISSUE_PER_CLOCK
     dependent = work.instructions * known.dependent_clocks / PARTITIONS
-    return (
-        known.start_us
-        + work.loads * known.memory_latency_us
-        + own_exchanges * known.exchange_us
+    busy = (
+        own_exchanges * known.exchange_us
         + work.cluster_exchanges * known.cluster_exchange_us
         + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )
+    ahead = work.walked * known.idle_latency_us
+    return known.start_us + work.loads * known.memory_latency_us + max(busy, ahead)

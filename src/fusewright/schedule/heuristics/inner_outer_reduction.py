@@ -23,6 +23,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.inputs_behind import fast_kept
 from fusewright.fusion.ir import Parts, ViewBase
 from fusewright.fusion.persistent_rows import (
+    FURTHER,
     THREADS_OF_ROWS,
     Held,
     PersistentRows,
@@ -138,7 +139,7 @@ class InnerOuterScheduler:
 
     def candidates(self) -> Iterator[Listed[PersistentRows] | Listed[RowsOfThreads]]:
         """Rows of threads where rows were dealt in packs for them; the ways for the widest vectors,
-        then for narrower ones."""
+        then the first ones for narrower vectors."""
         length = estimate(self._whole.axis.extent)
         rows = 0 if self._fast else self._held.rows_at_once(length)
         if rows and self._pack % rows == 0:
@@ -152,11 +153,13 @@ class InnerOuterScheduler:
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
         each = estimate(self._each.axis.extent)
+        most = None
         for vector in widths:
             registers = self._target.registers_per_sm
             ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
-            for way in ways:
+            for way in ways[:most]:
                 yield _candidate(way)
+            most = FURTHER if ways else None
             if not ways:
                 why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)

@@ -26,6 +26,7 @@ from fusewright.fusion.ir import (
     Sort,
     ViewBase,
 )
+from fusewright.fusion.persistent_rows import nbytes_ahead, registers_of_thread
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
@@ -38,7 +39,14 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import blocks_that_share, boxed_memory
-from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_UNIT, SECTOR_NBYTES, WARP_SIZE
+from fusewright.target import (
+    MAX_VECTOR_NBYTES,
+    REGISTER_NBYTES,
+    REGISTER_UNIT,
+    REGISTERS_PER_SM,
+    SECTOR_NBYTES,
+    WARP_SIZE,
+)
 
 OVERLAPPED_TRIPS = 4
 """Trips of a serial loop whose loads a compiler has under way together."""
@@ -77,6 +85,7 @@ class Work:
     `exchanges` across warps that follow each other, each ending at a barrier, `cluster_exchanges`,
     those of them at which the blocks of a cluster meet, `lane_exchanges`
     between the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
+    `walked`, the trips that load for the next one while they exchange and compute,
     and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
     the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
@@ -101,6 +110,7 @@ class Work:
     addressing: float = 0.0
     cluster_exchanges: float = 0.0
     lane_exchanges: float = 0.0
+    walked: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -115,6 +125,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
     by_warps = [warp_work(s) for s in stages if s.is_mma and s.warps]
     asked = requests(flow, [s for s in own if _is_global(s)], launched)
     computing, addressing = _instructions(flow, own, asked)
+    walk = _walk_of(flow, own, threads, params.min_blocks)
     return Work(
         blocks=launched,
         threads=threads,
@@ -133,8 +144,9 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         exchanges=exchanges.across,
         cluster_exchanges=exchanges.between_blocks,
         lane_exchanges=exchanges.between_lanes,
-        loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
-        registers=_registers(flow, stages) + sum(w.registers for w in by_warps),
+        loads=(walk.waits or _loads(own)) + any(s.boxed or _is_ring(s) for s in stages),
+        walked=walk.ahead,
+        registers=_registers(flow, stages, walk) + sum(w.registers for w in by_warps),
         instructions=CODE.start
         + exchanges.instructions
         + computing
@@ -173,6 +185,7 @@ def side_by_side(works: Sequence[Work]) -> Work:
         instructions=mean(lambda w: w.instructions),
         flight_nbytes=mean(lambda w: w.flight_nbytes),
         addressing=mean(lambda w: w.addressing),
+        walked=max(w.walked for w in works),
     )
 
 
@@ -391,11 +404,11 @@ def _loads(stages: Sequence[Stage]) -> float:
 # --- a thread -----------------------------------------------------------------------------------
 
 
-def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
+def _registers(flow: Dataflow, stages: Sequence[Stage], walk: _Walk) -> int:
     """32-bit registers of a thread: what it loads stays there while the rest is made, and so does
     what it scans of a run, and has summed of it, while threads exchange; where they do so in a
     loop, the loads of its next trip are under way."""
-    words: dict[Stage, int] = {}
+    words: dict[Stage, int] = dict(walk.words)
     held = _held_for_scans(flow)
     for s in stages:
         if s.memory is Memory.LOCAL:
@@ -408,6 +421,50 @@ def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
                 words[s] = _held_elements(flow, s) * -(-s.dtype.compute.nbytes // 4)
     wanted = CODE.registers + sum(words.values())
     return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A loop in each trip of which threads reduce together, and that others reduce. Its trips whose
+    loads are under way a trip `ahead`, or 0; how often threads wait for loads; registers for what
+    a trip and the next one load, for what all trips share, as it is computed with, and for sums
+    over trips, by what is held."""
+
+    ahead: float = 0.0
+    waits: float = 0.0
+    words: tuple[tuple[Stage, int], ...] = ()
+
+
+def _walk_of(flow: Dataflow, stages: Sequence[Stage], threads: int, min_blocks: int) -> _Walk:
+    reductions = [s for s in stages if s.is_reduction]
+    walked = {
+        x.axis
+        for s in reductions
+        if len(reductions) > 1 and exchange_threads(flow, s)
+        for x in s.loops
+        if x.parallel is Parallel.SERIAL and not flow.graph.depends(x.axis, s.frame.reduced)
+    }
+    sums = [s for s in reductions if any(flow.graph.depends(a, s.frame.reduced) for a in walked)]
+    if not sums:
+        return _Walk()
+    words = {s: _kept(flow, s) * _wide(s) for s in sums}
+    nbytes, trips = 0, 1
+    for s in (s for s in stages if s not in sums and _reads(s)):
+        if any(x.axis in walked for x in s.loops):
+            moved = _trips(s) // _outer_trips(s) * s.dtype.nbytes
+            words[s] = -(-2 * moved // REGISTER_NBYTES)
+            nbytes, trips = nbytes + moved, max(trips, _outer_trips(s))
+        else:
+            words[s] = _trips(s) * _wide(s)
+    resident = warps(threads) * min_blocks
+    registers = registers_of_thread(resident, REGISTERS_PER_SM) if resident else 0
+    is_ahead = nbytes <= nbytes_ahead(registers)
+    return _Walk(trips if is_ahead else 0, 1 if is_ahead else trips, tuple(words.items()))
+
+
+def _wide(s: Stage) -> int:
+    """Registers of an element, as it is computed with."""
+    return -(-s.dtype.compute.nbytes // REGISTER_NBYTES)
 
 
 def _held_for_scans(flow: Dataflow) -> set[Stage]:
@@ -425,12 +482,16 @@ def _held_for_scans(flow: Dataflow) -> set[Stage]:
 def _held_elements(flow: Dataflow, s: Stage) -> int:
     """The elements of a value that a thread has together: those of unrolled loops that its readers
     do not share; one at a time is counted with the code."""
+    count = _kept(flow, s)
+    return count if count > 1 else 0
+
+
+def _kept(flow: Dataflow, s: Stage) -> int:
+    """The same, of results of which there may be one."""
     own = [
         x for x in s.loops[s.inline_depth :] if x.parallel in (Parallel.UNROLL, Parallel.VECTORIZE)
     ]
-    kept = [x for x in own if not flow.graph.depends(x.axis, s.frame.reduced)]
-    count = trips_of(kept)
-    return count if count > 1 else 0
+    return trips_of(x for x in own if not flow.graph.depends(x.axis, s.frame.reduced))
 
 
 def _through_shared(s: Stage) -> float:
