@@ -168,11 +168,7 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         if isinstance(plan, RowsOfThreads):
             return self._apply_staged(plan)
-        each, several = self._each, ()
-        if plan.at_a_time > 1:
-            each, own = split(self.flow, each, plan.at_a_time)
-            several = (Loop(own.axis, Parallel.UNROLL),)
-        around = _around(self.flow, self._parts, each, plan, is_down=self._fast is not None)
+        around, several = _around(self.flow, self._parts, self._each, plan, self._fast is not None)
         inside = _inside(self.flow, self._columns, self._fast, plan)
         self._follow(
             (
@@ -258,14 +254,21 @@ def _fast_kept(row: Stage) -> tuple[AxisClass, ...]:
 
 
 def _around(
-    flow: Dataflow, parts: Loop, each: Loop, plan: PersistentRows, *, is_down: bool
-) -> tuple[Loop, ...]:
-    """Loops over the parts, and over the rows of each of them, some of which are side by side."""
+    flow: Dataflow, parts: Loop, each: Loop, plan: PersistentRows, is_down: bool
+) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:
+    """Loops over the parts, and over the rows of each of them, some of which are side by side, so
+    that neighbouring threads have neighbouring rows; and over those that a thread takes at a time.
+    """
     blocks = Loop(parts.axis, Parallel.BIDX)
-    if plan.side_by_side == 1:
-        return blocks, each
-    each, beside = split(flow, each, plan.side_by_side)
-    return blocks, each, Loop(beside.axis, Parallel.TIDZ if is_down else Parallel.TIDY)
+    beside: tuple[Loop, ...] = ()
+    several: tuple[Loop, ...] = ()
+    if plan.side_by_side > 1:
+        each, own = split(flow, each, plan.side_by_side)
+        beside = (Loop(own.axis, Parallel.TIDZ if is_down else Parallel.TIDY),)
+    if plan.at_a_time > 1:
+        each, own = split(flow, each, plan.at_a_time)
+        several = (Loop(own.axis, Parallel.UNROLL),)
+    return (blocks, each, *beside), several
 
 
 def _inside(
