@@ -88,11 +88,13 @@ def test_a_warp_may_have_a_row_of_a_few_vectors_for_each_lane(
     length: int, trips: int | None
 ) -> None:
     """Its lanes meet at no barrier; such ways stand behind those of the rules."""
-    ways = persistent_rows(Row(length, 4, 3.0, moving=4), 4)
+    ways = persistent_rows(Row(length, 4, 3.0, inputs=1, moving=4), 4)
     own = [w for w in ways if w.threads == WARP_SIZE]
     assert {w.trips for w in own} == (set() if trips is None else {trips})
     assert trips is None or trips <= VECTORS_OF_LANE
     assert trips in (None, 1) or ways[0].threads > WARP_SIZE
+    others = persistent_rows(Row(length, 4, 3.0, moving=4), 4)
+    assert trips == 1 or all(w.threads > WARP_SIZE for w in others)
 
 
 def test_rows_that_threads_take_together_are_loaded_a_trip_ahead() -> None:

@@ -54,8 +54,9 @@ SHARE_AHEAD = 4
 """The part of a thread's registers that they may be where it is known how many it has."""
 
 VECTORS_OF_LANE = 4
-"""Vectors of a row that a lane has at most where one warp has all: with their sums about as many
-registers as a thread has where a multiprocessor holds half of its threads."""
+"""Vectors of a row of one input that a lane has at most where one warp has all: with their sums
+about as many registers as a thread has where a multiprocessor holds half of its threads. Of two
+inputs none was measured."""
 
 THREADS_OF_ROWS = 64
 """Threads of a block each of which has rows of its own, as many of them as a word has lanes, so
@@ -189,7 +190,7 @@ def persistent_rows(
     order = sorted(by_number, key=lambda n: (not n <= first < 2 * n, n))
     ways, *more = (by_number[n] for n in order)
     further = [way for some in more for way in some[:FURTHER]]
-    for n in order[:2]:
+    for n in order[:2] if row.inputs == 1 else ():
         further += ways_of(row, vector, registers, n, by_warps=True)
     return [*ways, *further]
 
