@@ -101,13 +101,31 @@ def test_other_functions_stand_together_where_the_chip_has_room() -> None:
     assert [len(x.kernel.parts) for x in large.launches] == [0, 0]
 
 
+def test_short_launches_stand_together_though_blocks_are_many_and_others() -> None:
+    """More blocks than multiprocessors, of other dimensions, each of which takes no longer than its
+    launch; not beside one that takes longer."""
+
+    def two(a: Any, b: Any) -> list[Any]:
+        return [fw.sum(a, axis=0), fw.exp(fw.max(b, axis=1))]
+
+    specs = specs_of([(64, 12000), (400, 600)], 1)
+    program = fw.compile(fw.trace(two, *specs))
+    (launch,) = program.launches
+    parts = launch.kernel.parts
+    assert len({k.launch.block for k in parts}) == 2
+    assert int(str(launch.kernel.launch.grid[0])) > launch.kernel.target.multiprocessors
+    agrees(program, specs)
+    large = fw.compile(fw.trace(two, *specs_of([(64, 12000), (40000, 600)], 1)))
+    assert [len(x.kernel.parts) for x in large.launches] == [0, 0]
+
+
 def test_small_launches_around_a_large_one_keep_their_order() -> None:
     """One reads what the large one leaves and the other does not: they stand together behind it."""
 
     def three(a: Any, b: Any, c: Any) -> list[Any]:
         return [fw.exp(a), fw.sin(c) * fw.max(fw.exp(b))]
 
-    specs = specs_of([(33,), (3000, 1100), (129,)], 1)
+    specs = specs_of([(33,), (6000, 1100), (129,)], 1)
     program = fw.compile(fw.trace(three, *specs))
     (joined,) = (k for k, x in enumerate(program.launches) if x.kernel.parts)
     assert joined > 0 and len(program.launches[joined].kernel.parts) == 2

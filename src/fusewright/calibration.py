@@ -33,6 +33,10 @@ class Calibration:
                               older than its probe: it was fitted to tiles of odd sizes
 
     Fitted:
+        idle_latency_us       of a load while few others are under way: 465 trips of a walk over
+                              rows, each of which waits for what the one before asked for, took
+                              281 us (maxima in two directions of float32[2048, 960, 8, 8], one row
+                              a thread, one H100, 2026-11-27)
         cluster_exchange_us   an exchange between the blocks of a cluster, whose mbarriers count
                               what they send each other
         dependent_clocks      between instructions of a warp that need each other, with some
@@ -97,6 +101,7 @@ class Calibration:
     read_share: float
     write_weight: float
     memory_latency_us: float
+    idle_latency_us: float
     l2_nbytes_per_clock: float
     exchange_us: float
     lanes_share: float
@@ -146,6 +151,7 @@ PRODUCT_FIGURES = (
 
 FITTED = (
     "stream_launch_us",
+    "idle_latency_us",
     "cluster_exchange_us",
     "dependent_clocks",
     "cached_share",
@@ -174,6 +180,7 @@ H200 = Calibration(
     read_share=0.95,
     write_weight=1.15,
     memory_latency_us=0.8,
+    idle_latency_us=0.6,
     l2_nbytes_per_clock=46.0,
     exchange_us=0.3,
     lanes_share=0.25,

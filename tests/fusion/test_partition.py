@@ -17,6 +17,7 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Tensor, topological
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
+    BYTES_PER_ROW,
     PartitionFacts,
     beside_rows,
     divisors,
@@ -487,3 +488,15 @@ def test_even_parts_are_one_value_whatever_they_would_be_filled_with() -> None:
     assert len(both) == 1 and both[0].is_even
     odd = partitions_of(lambda x: (fw.max(x), fw.min(x)), (100_003, 11))
     assert len(odd) == 2 and not odd[0].is_even
+
+
+@pytest.mark.parametrize(("columns", "nbytes"), [(6, 4), (2, 4), (20, 2)])
+def test_few_columns_have_no_more_chunks_than_a_small_kernel_combines(
+    columns: int, nbytes: int
+) -> None:
+    """Two blocks of short rows side by side for every multiprocessor, not of whole ones."""
+    facts = PartitionFacts((1351190,), columns, columns, columns, nbytes, is_inner=False)
+    found = in_chunks(facts, nbytes, TARGET, is_shifted=True)
+    assert found is not None
+    row = found.count * columns * nbytes
+    assert TARGET.multiprocessors * BYTES_PER_ROW < 2 * row < 4 * TARGET.multiprocessors * 512

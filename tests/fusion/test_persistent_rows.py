@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fusewright.fusion.persistent_rows import Row, persistent_rows
+from fusewright.fusion.persistent_rows import (
+    VECTORS_OF_LANE,
+    Row,
+    nbytes_ahead,
+    persistent_rows,
+    registers_of_thread,
+)
 from fusewright.target import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
@@ -62,16 +68,42 @@ def test_single_elements_take_more_of_them_a_thread() -> None:
 
 
 def test_several_rows_at_a_time_where_blocks_are_few_or_exchange_vectors() -> None:
-    row = Row(1024, 2, 2.0, more_words=1.0)
+    row = Row(1024, 2, 2.0, moving=2)
     assert persistent_rows(row, 8)[0].at_a_time == 1
     wanted = persistent_rows(row, 8)[0].blocks
     assert persistent_rows(row, 8, blocks=wanted / 2)[0].at_a_time == 2
     assert persistent_rows(row, 8, blocks=wanted / 4)[0].at_a_time == 4
     assert {w.at_a_time for w in persistent_rows(row, 8, blocks=1, each=15)} == {1, 2}
-    down = Row(1024, 2, 2.0, fast=8, more_words=1.0)
+    down = Row(1024, 2, 2.0, fast=8, moving=2)
     assert persistent_rows(down, 8)[0].at_a_time == 2
 
 
 def test_threads_stand_along_fast_columns_and_down_the_others() -> None:
     for way in persistent_rows(Row(56 * 90, 2, 2.0, fast=56), 8):
         assert way.threads % 7 == 0 and way.threads // 7 * way.trips >= 90
+
+
+@pytest.mark.parametrize(("length", "trips"), [(223, 2), (512, 4), (513, None), (128, 1)])
+def test_a_warp_may_have_a_row_of_a_few_vectors_for_each_lane(
+    length: int, trips: int | None
+) -> None:
+    """Its lanes meet at no barrier; such ways stand behind those of the rules."""
+    ways = persistent_rows(Row(length, 4, 3.0, inputs=1, moving=4), 4)
+    own = [w for w in ways if w.threads == WARP_SIZE]
+    assert {w.trips for w in own} == (set() if trips is None else {trips})
+    assert trips is None or trips <= VECTORS_OF_LANE
+    assert trips in (None, 1) or ways[0].threads > WARP_SIZE
+    others = persistent_rows(Row(length, 4, 3.0, moving=4), 4)
+    assert trips == 1 or all(w.threads > WARP_SIZE for w in others)
+
+
+def test_rows_that_threads_take_together_are_loaded_a_trip_ahead() -> None:
+    """More bytes than that would be waited for in each trip."""
+    found = set[int]()
+    for length in (1024, 4096, 8192, 16384):
+        for way in persistent_rows(Row(length, 2, 2.0, moving=2), 8, blocks=1):
+            warps = way.threads * way.side_by_side // WARP_SIZE * way.blocks
+            room = nbytes_ahead(registers_of_thread(warps, REGISTERS_PER_SM))
+            assert way.at_a_time == 1 or 16 * way.trips * way.at_a_time <= room
+            found.add(way.at_a_time)
+    assert found == {1, 2, 4}

@@ -113,7 +113,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | No
     ),
     "short axes in turn": (
         lambda x: (fw.sum(x, axis=(0, 2)), fw.max(x, axis=(1, 3))),
-        (3, 640, 231, 6),
+        (3, 1280, 231, 6),
         None,
         "float32",
     ),
@@ -223,3 +223,56 @@ def test_variances_of_columns_beside_rows_that_keep_fast_ones_are_exact() -> Non
     exact = x.astype(np.float64)
     for got, want in zip(found.outputs, (exact.mean(1), exact.var((0, 2))), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_rows_are_cut_by_the_parts_that_there_will_be() -> None:
+    """Rows of odd length are dealt to a multiple of eight parts: chunks of 2687 with four rows at a
+    time would have 72 blocks for 132 multiprocessors."""
+    program = fw.compile(
+        fw.trace(
+            lambda x: (fw.mean(x, axis=1), fw.var(x, axis=0)),
+            fw.TensorSpec((1944, 24183), "bfloat16"),
+        )
+    )
+    (reader,) = (k for k in program.kernels if "x" in [p.name for p in k.ir.params])
+    assert reader.heuristic is not None and reader.heuristic.scheduler == "rows"
+    blocks = int(str(reader.launch.grid[0]))
+    assert 0.75 * reader.target.multiprocessors <= blocks
+
+
+def test_variances_of_rows_are_combined_in_one_pass() -> None:
+    """Around the first part's mean: the partial results of rows are read by one kernel, and nothing
+    of their size is stored again."""
+    program = fw.compile(
+        fw.trace(
+            lambda x: (fw.mean(x, axis=2), fw.var(x, axis=(0, 1, 3))),
+            fw.TensorSpec((7, 373, 228, 64), "bfloat16"),
+        )
+    )
+    partial = 7 * 373 * 228
+    sizes = [
+        math.prod(int(str(n)) for n in s.tensor.shape) for x in program.launches for s in x.writes
+    ]
+    assert sizes.count(partial) == 2
+    readers = [
+        x for x in program.launches if any(str(s.tensor.shape) == "(7, 373, 228)" for s in x.reads)
+    ]
+    assert len(readers) <= 1
+
+
+@pytest.mark.parametrize("first", [30.0, -1000.0])
+def test_variances_of_rows_whose_first_part_lies_apart_are_exact(first: float) -> None:
+    """The shift is the mean of the first part: far from the others it costs the number of parts in
+    precision, no more."""
+    shape = (40, 256, 64)
+    program = fw.compile(
+        fw.trace(
+            lambda x: (fw.sum(x, axis=1), fw.var(x, axis=(0, 2))), fw.TensorSpec(shape, "float32")
+        )
+    )
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32) + 30
+    x[0] = first
+    found = program.simulate(x)
+    assert not found.races
+    want = x.astype(np.float64).var((0, 2))
+    np.testing.assert_allclose(found.outputs[1], want, rtol=40 * 1e-6)

@@ -322,6 +322,37 @@ def test_reductions_join_across_stores_of_what_they_do_not_need(
 
 
 @pytest.mark.parametrize(
+    ("between", "is_joined"),
+    [
+        ("r[1] = mul(r[1], 2.0:float32)", True),
+        ("r[1] = add(r[1], v[0])", False),
+        ("v[0] = copy(r[1])", False),
+        ("r[1] = load y[tx + 32*ty]", False),
+    ],
+    ids=["independent", "what is made behind", "over what is read behind", "what is stored"],
+)
+def test_rows_of_a_thread_are_reduced_at_once(between: str, is_joined: bool) -> None:
+    """The second row is loaded and reduced in front of what is made of the first one's result."""
+    loaded = "r[1] = load x[255 - tx - 32*ty]"
+    kernel = _stored_in_between(SUM, f"{loaded}\n {between}\n {SUM.replace('r[0]', 'r[1]')}")
+    expanded = expand_reductions(kernel)
+    kinds = [k.split()[0] for k in _kinds(expanded)]
+    assert (kinds[:2] == ["store", "store"]) is is_joined
+    x = np.random.default_rng(6).normal(size=256).astype(np.float32)
+    outputs = []
+    for k in (kernel, expanded):
+        y = np.full(512, 77, np.float32)
+        simulate(
+            k,
+            dict(zip(k.params, (x, y), strict=True)),
+            outputs=k.params[1:],
+            check_races=False,
+        )
+        outputs.append(y)
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("block", "dims", "count"),
     [
         ((32, 8), ("ty",), 1), ((32, 8), ("ty",), 8), ((32, 16), ("ty",), 8),

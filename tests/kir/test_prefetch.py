@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fusewright.core.conditions import TRUE
+from fusewright.fusion.persistent_rows import LEAST_AHEAD
 from fusewright.kir.ir import For, Kernel, Lanes, Load
-from fusewright.kir.passes.prefetch import MAX_NBYTES, prefetch
+from fusewright.kir.passes.prefetch import prefetch
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -111,7 +112,7 @@ def test_what_is_left_alone(body: str) -> None:
 
 
 def test_no_more_is_under_way_than_a_few_registers_hold() -> None:
-    count = MAX_NBYTES // 8 + 1
+    count = LEAST_AHEAD // 8 + 1
     lines = [
         f"local r{k}: float32[2] align 16\nr{k}[0..2] = load x[128*i + 2*tx + {k}]"
         for k in range(count)
@@ -121,7 +122,7 @@ def test_no_more_is_under_way_than_a_few_registers_hold() -> None:
 
 
 def test_more_is_under_way_where_a_thread_has_more_registers() -> None:
-    count = MAX_NBYTES // 8 + 1
+    count = LEAST_AHEAD // 8 + 1
     lines = [
         f"local r{k}: float32[2] align 16\nr{k}[0..2] = load x[128*i + 2*tx + {k}]"
         for k in range(count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from fusewright.sim.machine import simulate
 from fusewright.target import target_of
 
 S = fw.TensorSpec
+COLUMNS = [(512, 40), (96, 64)]
 TARGET = target_of("sm_90a")
 
 
@@ -115,11 +117,31 @@ def test_smaller_blocks_meet_at_barriers_of_their_own() -> None:
         assert races_without(made, s, arrays)
 
 
+def test_blocks_of_other_dimensions_stand_in_a_flat_one() -> None:
+    """Rows along the first dimension, columns down the second one: threads find their places from
+    their number. Every barrier of the smaller parts is needed."""
+    columns = [kernel_of(lambda x: fw.sum(x, axis=0), S(s, "float32")) for s in COLUMNS]
+    rows = kernel_of(lambda x: fw.max(x, axis=1), S((64, 600), "float32"))
+    kernels = [*columns, rows]
+    blocks = [block_of(k.ir) for k in kernels]
+    assert len(set(blocks)) == 3 and all((b[1] or 1) > 1 for b in blocks[:2])
+    made = joined(kernels)
+    assert [int(str(d.extent)) for d in made.block] == [max(map(math.prod, blocks)), 1, 1]
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (*COLUMNS, (64, 600))]
+    results = outputs_of(made, arrays, [s[1] for s in COLUMNS] + [64])
+    wants = [*(a.sum(0) for a in arrays[:2]), arrays[2].max(1)]
+    for got, want in zip(results, wants, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+
+
 def test_blocks_of_no_whole_warps_are_refused() -> None:
-    a, b = (kernel_of(lambda x: fw.sum(x, axis=-1), S((64, n), "float32")) for n in (4096, 600))
-    assert len(block_of(b.ir)) > 1 and (block_of(b.ir)[1] or 1) > 1
+    a = kernel_of(lambda x: fw.sum(x, axis=-1), S((64, 4096), "float32"))
+    b = kernel_of(lambda x: fw.sum(x, axis=0), S((3, 2280), "float32"))
+    assert math.prod(n or 1 for n in block_of(b.ir)) < 32
     with pytest.raises(InternalError, match=r"cannot run beside .*its blocks are others"):
         side_by_side([a.ir, b.ir], "both", [1, 1])
     assert not share_blocks({(128, 1, 1), (24, 1, 1)})
+    assert share_blocks({(128, 1, 1), (32, 16, 1), (4, 4, 4)})
     assert share_blocks({(n * 32, 1, 1) for n in range(1, 17)})
     assert not share_blocks({(n * 32, 1, 1) for n in range(1, 18)})

@@ -560,3 +560,36 @@ def test_vectors_that_lie_apart_are_stored_as_slowly_as_whole_lines() -> None:
     first, better = choice(lambda x: fw.nn.log_softmax(x, axis=-1), ((427_641, 8, 9), "float32"))
     assert first.scheduler == "short_rows"
     assert better is not None and better.scheduler == "short_rows_staged"
+
+
+WALKS: list[tuple[Any, tuple[int, ...], str]] = [
+    (lambda x: (fw.max(x, axis=1), fw.sum(x, axis=0)), (20000, 2048), "float32"),
+    (lambda x: (fw.mean(x, axis=2), fw.var(x, axis=(0, 1, 3))), (7, 373, 228, 64), "bfloat16"),
+    (lambda x: (fw.max(x, axis=(0, 1, 3)), fw.max(x, axis=2)), (2048, 96, 8, 8), "float32"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WALKS)))
+def test_registers_of_walks_over_rows_are_those_of_machine_code(case: int) -> None:
+    """What is loaded ahead, and sums over trips, decide how many blocks a multiprocessor holds."""
+    fn, shape, dtype = WALKS[case]
+    program = fw.compile(fw.trace(fn, fw.TensorSpec(shape, dtype)))
+    (kernel,) = (k for k in program.kernels if k.heuristic and k.heuristic.scheduler == "rows")
+    assert kernel.segment is not None and kernel.heuristic is not None
+    flow = kernel.segment.dataflow()
+    schedule_group(flow, TARGET, kernel.heuristic)
+    work = work_of(flow, kernel.heuristic)
+    found = kernel.resources()
+    assert found is not None and found.spill_stores == 0
+    assert work.registers == pytest.approx(found.registers, rel=0.3)
+    assert work.walked > 1 and work.loads == 1
+
+
+def test_a_trip_waits_for_loads_that_are_not_ahead_of_it() -> None:
+    """Loads of the next trip hide behind what this one computes and exchanges, not the reverse."""
+    block = {"blocks": 132, "exchanges": 200.0, "instructions": 200.0}
+    ahead = us(STREAM, **block, walked=200.0, loads=1)
+    known = TARGET.calibration
+    assert us(STREAM, **block, walked=0.0, loads=200) > ahead + 150 * known.exchange_us
+    assert ahead > 200 * known.idle_latency_us
+    assert us(STREAM, **block, walked=50.0, loads=1) < ahead

@@ -69,6 +69,10 @@ SHIFTED_ROWS = (128, 1024)
 blocks for every multiprocessor."""
 COLUMNS_PER_BLOCK = BYTES_PER_ROW // 2
 """Of a block that walks down columns of two bytes."""
+NBYTES_OF_SHORT = BYTES_PER_ROW // 2
+"""Bytes that a block takes side by side of rows that are shorter than its own, each of which has
+chunks of its own: with twice as many, chunks that fill the chip are twice as many, too, and the
+kernel that combines those of few columns (1351190 x 6) would take longer than the first one."""
 WHOLE = 2 * WARP_SIZE
 """What the length of chunks is a multiple of where they do not divide the rows: pairs fill a warp.
 (1, 1)"""
@@ -318,7 +322,9 @@ def in_chunks(
     if f.size <= 4 * CHUNK_ROWS and not may_be_whole:
         return None
     least, most = SHIFTED_ROWS
-    filling = 2 * target.multiprocessors * COLUMNS_PER_BLOCK // f.kept
+    is_short = f.kept * f.nbytes < BYTES_PER_ROW
+    columns = NBYTES_OF_SHORT // f.nbytes if is_short else COLUMNS_PER_BLOCK
+    filling = 2 * target.multiprocessors * columns // f.kept
     wanted = max(-(-f.size // most), min(filling, f.size // least))
     cut = _rows(f, wanted, 1.0) if is_shifted else _chunks(f, -(-f.size // CHUNK_ROWS))
     return Partition.by_count(f.size, 1) if cut is None and may_be_whole else cut

@@ -47,6 +47,17 @@ FURTHER = 3
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
+LEAST_AHEAD = 64
+"""Bytes of a thread that are loaded for the next trip of a loop in which threads meet, whatever
+registers it has: nothing moves over a barrier by itself."""
+SHARE_AHEAD = 4
+"""The part of a thread's registers that they may be where it is known how many it has."""
+
+VECTORS_OF_LANE = 4
+"""Vectors of a row of one input that a lane has at most where one warp has all: with their sums
+about as many registers as a thread has where a multiprocessor holds half of its threads. Of two
+inputs none was measured."""
+
 THREADS_OF_ROWS = 64
 """Threads of a block each of which has rows of its own, as many of them as a word has lanes, so
 that what a block takes at a time is whole words, of rows of any length. The smallest blocks of
@@ -71,8 +82,13 @@ class Row:
     fast: int = 1
     """Neighbours in memory each of which is reduced to a result of its own: the threads of a row
     stand along these and down the others."""
-    more_words: float = 0.0
-    """Registers for each element of another row that threads take at the same time."""
+    moving: int = 0
+    """Bytes of an element of the inputs that differ from row to row."""
+
+    @property
+    def more_words(self) -> float:
+        """Registers for each element of another row that threads take at the same time."""
+        return 2 * self.moving / REGISTER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +115,8 @@ class Held:
     def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
-        more = 2 * sum(self.moving) / REGISTER_NBYTES
-        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast, more)
+        nbytes = sum(self.moving)
+        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast, nbytes)
 
     def rows_at_once(self, length: int) -> int:
         """Rows of `length` elements that a block takes at a time where each of its threads has some
@@ -162,27 +178,36 @@ def persistent_rows(
     blocks: float = math.inf,
     each: float = math.inf,
 ) -> list[PersistentRows]:
-    """The ways that fit the registers of a multiprocessor, the best ones first. Of several rows at
-    a time where so many `blocks` of a multiprocessor would have no more than half of the bytes
-    under way that it takes, or where threads exchange a vector of results for each row; but never
-    where a block then takes its `each` rows in fewer steps than are worth a walk."""
+    """The ways that fit the registers of a multiprocessor, the best ones first, those by warps
+    behind them. Of several rows at a time where so many `blocks` of a multiprocessor would have no
+    more than half of the bytes under way that it takes, or where threads exchange a vector of
+    results for each row; but never where a block then takes its `each` rows in fewer steps than are
+    worth a walk."""
     numbers = [n for n in ROWS_AT_A_TIME if n == 1 or n * LEAST_ROWS_OF_BLOCK <= each]
     by_number = {n: ways_of(row, vector, registers, n) for n in numbers}
     wanted = by_number[1][0].blocks if by_number[1] else 1
     first = max(1 if row.fast == 1 else 2, min(int(wanted // blocks), numbers[-1]))
     order = sorted(by_number, key=lambda n: (not n <= first < 2 * n, n))
     ways, *more = (by_number[n] for n in order)
-    return [*ways, *(way for some in more for way in some[:FURTHER])]
+    further = [way for some in more for way in some[:FURTHER]]
+    for n in order[:2] if row.inputs == 1 else ():
+        further += ways_of(row, vector, registers, n, by_warps=True)
+    return [*ways, *further]
 
 
-def ways_of(row: Row, vector: int, registers: int, at_a_time: int) -> list[PersistentRows]:
+def ways_of(
+    row: Row, vector: int, registers: int, at_a_time: int, *, by_warps: bool = False
+) -> list[PersistentRows]:
     """The ways in which a thread takes so many rows at a time, the best one first: enough rows
     under way, then few lanes and schedulers idle while others work, then blocks that are not large,
     then few vectors a thread. Schedulers count, not only lanes: a block of 17 warps keeps all four
-    busy for as long as one of 20 does."""
+    busy for as long as one of 20 does. Several rows have to be loaded a trip ahead.
+    `by_warps`: those in which a warp has a row that is longer than a vector for each of its lanes,
+    which meet at no barrier."""
     vectors = max(-(-row.length // vector), 1)
+    along = -(-row.fast // vector)
     found: list[tuple[tuple[bool, float, bool, int], PersistentRows]] = []
-    for trips, threads in _shapes(vectors, -(-row.fast // vector)):
+    for trips, threads in _of_warps(vectors, along) if by_warps else _shapes(vectors, along):
         side_by_side = max(1, LEAST_THREADS // threads)
         wanted = _blocks_wanted(row, side_by_side * at_a_time)
         needed = _registers_needed(row, vector, vectors, trips, threads)
@@ -191,10 +216,11 @@ def ways_of(row: Row, vector: int, registers: int, at_a_time: int) -> list[Persi
         needed += at_a_time * results if row.fast > 1 or at_a_time > 1 else 0
         warps = threads * side_by_side // WARP_SIZE
         fitting = (
-            n for n in range(wanted, 0, -1) if needed <= _registers_of_thread(n * warps, registers)
+            n for n in range(wanted, 0, -1) if needed <= registers_of_thread(n * warps, registers)
         )
         blocks = next(fitting, 0)
-        if blocks:
+        room = nbytes_ahead(registers_of_thread(blocks * warps, registers)) if blocks else 0
+        if blocks and (at_a_time == 1 or at_a_time * trips * vector * row.moving <= room):
             turns = -(-blocks * warps // PARTITIONS) * PARTITIONS * WARP_SIZE * trips
             idle = turns / (blocks * side_by_side * vectors)
             way = PersistentRows(vector, trips, threads, side_by_side, blocks, at_a_time)
@@ -218,6 +244,13 @@ def _registers_needed(row: Row, vector: int, vectors: int, trips: int, threads: 
     return needed + (MEETING_REGISTERS if threads < LEAST_THREADS else 0)
 
 
+def _of_warps(vectors: int, along: int) -> Iterator[tuple[int, int]]:
+    """The same of a warp that has a row, in which no neighbours have results of their own."""
+    trips = -(-vectors // WARP_SIZE)
+    if along == 1 and 1 < trips <= VECTORS_OF_LANE:
+        yield trips, WARP_SIZE
+
+
 def _shapes(vectors: int, along: int) -> Iterator[tuple[int, int]]:
     """Vectors of a thread and threads of a row, of which so many stand `along` neighbours: whole
     warps, a power of two below one, as far as these allow. Threads of short rows take one vector.
@@ -235,7 +268,12 @@ def _shapes(vectors: int, along: int) -> Iterator[tuple[int, int]]:
         yield trips, threads if rounded % along else rounded
 
 
-def _registers_of_thread(warps: int, registers: int) -> int:
+def nbytes_ahead(registers: int) -> int:
+    """Bytes of a thread with so many registers that are loaded a trip ahead."""
+    return max(LEAST_AHEAD, registers * REGISTER_NBYTES // SHARE_AHEAD)
+
+
+def registers_of_thread(warps: int, registers: int) -> int:
     """Registers of each thread where a multiprocessor holds so many warps."""
     each = registers // PARTITIONS // (-(-warps // PARTITIONS) * WARP_SIZE)
     return min(each - each % REGISTER_UNIT, MAX_REGISTERS_PER_THREAD)

@@ -20,6 +20,8 @@ from fusewright.fusion.inputs_behind import in_memory_order
 from fusewright.fusion.ir import Reduce, Tensor, constant_shape
 from fusewright.fusion.partitioning import (
     LEAST_TOTAL,
+    PartitionFacts,
+    beside_rows,
     divisors,
     held_of,
     inputs_of,
@@ -27,7 +29,7 @@ from fusewright.fusion.partitioning import (
 from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, ROWS_AT_A_TIME, Held
 from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.fusion.sizes import STORED_TRIPS
-from fusewright.target import Target
+from fusewright.target import SECTOR_NBYTES, Target
 
 SHORTEST = 64
 """Elements of a row that is worth a walk: of fewer, partial results are a large part."""
@@ -158,10 +160,13 @@ def _chunks(d: Directions) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a walk makes: sums of columns that registers hold, and results of rows."""
+    """What a walk makes: sums of columns that registers hold, those of them that a part leaves, and
+    results of rows. Of parts of no more than `most_rows` a walk makes enough."""
 
     sums: int
     rows: int
+    left: int
+    most_rows: int | None = None
 
 
 def rows_of_least_bytes(d: Directions, made: Results, target: Target) -> Rows | None:
@@ -172,9 +177,11 @@ def rows_of_least_bytes(d: Directions, made: Results, target: Target) -> Rows | 
     lanes = lanes_of_word(min((x.dtype.nbytes for x in inputs), default=d.source.dtype.nbytes))
     fast = tuple(sorted(d.fast))
     together = lanes // math.gcd(d.numel(fast), lanes) if fast else 1
-    best, least = None, 2.0 * nbytes
+    column = next(t for t in d.reductions if t not in d.rows)
+    facts = PartitionFacts.of(d.source, [a for a in _axes(column) if a not in (*d.axes, *fast)])
+    best, least = None, math.inf
     for axes, a, n, length in _chunks(d):
-        if length * d.numel(fast) < SHORTEST:
+        if length * d.numel(fast) < SHORTEST or facts is None:
             continue
         last = n if a == d.axes[-1] else d.sizes[d.axes[-1]]
         k = together if last % together == 0 else 1
@@ -182,31 +189,92 @@ def rows_of_least_bytes(d: Directions, made: Results, target: Target) -> Rows | 
         held = held_of(inputs, d.total, length * d.numel(fast), made.sums)
         for rows_at_a_time in ROWS_AT_A_TIME:
             rows = Rows(axes, fast, cut, each, k, rows_at_a_time, is_held=True)
-            cost = _cost(d, rows, length, held, made, nbytes, target)
+            walk = _Parts(d, rows, length, held, facts)
+            cost = walk.cost(made, nbytes, target)
+            if cost >= 2.0 * nbytes:
+                continue
+            cost += walk.launches(made, target) * _nbytes_of_launch(target)
             if cost < least:
                 best, least = rows, cost
     return best
 
 
-def _cost(
-    d: Directions, rows: Rows, length: int, held: Held, made: Results, nbytes: int, target: Target
-) -> float:
-    """Bytes that memory moves in the time of a walk and of a kernel that combines what it leaves;
-    infinite where no block holds the rows, or one has too few of them."""
-    fast, walked = d.numel(d.fast), d.numel(d.walked)
-    least = LEAST_ROWS_OF_BLOCK * rows.at_a_time
-    at_once = held.blocks(length * fast, rows.together * fast, rows.at_a_time)
-    at_once *= target.multiprocessors
-    if not at_once or walked < least:
-        return math.inf
-    several = d.total // walked // (length * fast)
-    parts = min(at_once // several, walked // least) or 1
-    item = d.source.dtype.compute.nbytes
-    columns = made.sums * parts * several * length * (1 if d.is_across(rows) else fast)
-    left = made.rows * d.total // (length // rows.together) if d.leaves_rows(rows) else 0
-    is_whole = parts == 1 and (not d.fast or d.is_across(rows))
-    idle = max(1.0, at_once / (several * parts))
-    return (nbytes + STORED_TRIPS * item * (left + (0 if is_whole else columns))) * idle
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A walk over rows of `length` elements beside their fast axes, and the facts of what is walked
+    over."""
+
+    directions: Directions
+    rows: Rows
+    length: int
+    held: Held
+    facts: PartitionFacts
+
+    def cost(self, made: Results, nbytes: int, target: Target) -> float:
+        """Bytes that memory moves in the time of a walk and of a kernel that combines what it
+        leaves; infinite where no block holds the rows, or one has too few of them."""
+        d, rows, length, fast = self.directions, self.rows, self.length, self._fast
+        parts, at_once = self._count(made, target)
+        if not parts:
+            return math.inf
+        several = d.total // self.facts.size // (length * fast)
+        item = d.source.dtype.compute.nbytes
+        columns = made.left * parts * several * length * (1 if d.is_across(rows) else fast)
+        left = made.rows * d.total // (length // rows.together) if d.leaves_rows(rows) else 0
+        stored = STORED_TRIPS * item * (left + (0 if self._is_whole(parts) else columns))
+        rounds = several * parts / at_once
+        idle = 1 / rounds if rounds < 1 else 1 + (math.ceil(rounds) - rounds) / rounds**2
+        return (nbytes * self._borders() + stored) * idle
+
+    def launches(self, made: Results, target: Target) -> int:
+        """Kernels that combine what the walk leaves: of rows, and of columns."""
+        parts, _ = self._count(made, target)
+        return self.directions.leaves_rows(self.rows) + (not self._is_whole(parts))
+
+    def _is_whole(self, parts: int) -> bool:
+        """Whether one of so many parts has whole columns."""
+        d = self.directions
+        return parts == 1 and (not d.fast or d.is_across(self.rows))
+
+    @property
+    def _fast(self) -> int:
+        return self.directions.numel(self.directions.fast)
+
+    def _count(self, made: Results, target: Target) -> tuple[int, int]:
+        """The parts of the walked axes, 0 where there are none, and the blocks that run at once."""
+        rows, length = self.rows, self.length * self._fast
+        together = rows.together * self._fast
+        if self.facts.size < LEAST_ROWS_OF_BLOCK * rows.at_a_time:
+            return 0, 0
+        at_once = self.held.blocks(length, together, rows.at_a_time) * target.multiprocessors
+        cut = beside_rows(
+            self.facts,
+            self.held,
+            length,
+            target,
+            fast=together,
+            at_a_time=rows.at_a_time,
+            may_be_whole=True,
+        )
+        if not at_once or cut is None:
+            return 0, 0
+        least = 1 if made.most_rows is None else -(-self.facts.size // made.most_rows)
+        return max(cut.count, least), at_once
+
+    def _borders(self) -> float:
+        """Bytes that memory moves over those of the rows: it moves pairs of sectors, and a pair at
+        the border of two chunks is read by the blocks of both."""
+        pair, d = 2 * SECTOR_NBYTES, self.directions
+        run = self.length * self._fast * self.facts.nbytes
+        row = d.numel(d.axes) * self._fast * self.facts.nbytes
+        return 1.0 if self.rows.cut is None else 1 + (pair - math.gcd(run, row, pair)) / run
+
+
+def _nbytes_of_launch(target: Target) -> float:
+    """What memory moves in the time that one more launch takes, until its first bytes are there."""
+    known = target.calibration
+    us = known.launch_us + known.start_us + known.memory_latency_us
+    return us * target.memory_nbytes_per_us * known.read_share
 
 
 def _numel(t: Tensor) -> int:

@@ -6,12 +6,23 @@ its bytes; blocks of one launch, told apart by their number, cost nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
 
 from fusewright.core.conditions import less
-from fusewright.core.expr import ZERO, Expr, IntLike, Var, add, as_expr, constant_value
+from fusewright.core.expr import (
+    ZERO,
+    Expr,
+    IntLike,
+    Var,
+    add,
+    as_expr,
+    constant_value,
+    floordiv,
+    mod,
+)
 from fusewright.dtypes import int32
 from fusewright.errors import InternalError
 from fusewright.kir.ir import (
@@ -61,15 +72,20 @@ def block_of(kernel: Kernel) -> tuple[int | None, ...]:
     return tuple(constant_value(d.extent) for d in kernel.block)
 
 
+def threads_of(block: tuple[int | None, ...]) -> int | None:
+    """The threads of a block in all; None where they are not known."""
+    return None if None in block else math.prod(n for n in block if n is not None)
+
+
 def share_blocks(blocks: Collection[tuple[int | None, ...]]) -> bool:
     """Whether parts with these threads can share the block of the largest: threads beyond those of
-    a part are whole warps, and parts of each size have a named barrier to meet at."""
-    sizes = set(blocks)
-    if len(sizes) == 1:
+    a part are whole warps, and parts of each size have a named barrier to meet at. Parts of other
+    dimensions find theirs from the number of a thread."""
+    if len(set(blocks)) == 1:
         return True
-    is_flat = all(all(n == 1 for n in b[1:]) for b in sizes)
-    is_whole = all(b[0] is not None and b[0] % WARP_SIZE == 0 for b in sizes)
-    return is_flat and is_whole and len(sizes) <= NAMED_BARRIERS
+    sizes = set(map(threads_of, blocks))
+    is_whole = all(n is not None and n % WARP_SIZE == 0 for n in sizes)
+    return is_whole and len(sizes) <= NAMED_BARRIERS
 
 
 def side_by_side(kernels: Sequence[Kernel], name: str, ninputs: Sequence[int]) -> Kernel:
@@ -79,23 +95,30 @@ def side_by_side(kernels: Sequence[Kernel], name: str, ninputs: Sequence[int]) -
     rewrite:  k1<<<40, 128>>>(..):  ..bx..          k<<<49, 128>>>(..):  if bx < 40: ..bx..
               k2<<<9, 128>>>(..):   ..bx..    ->                         else: b = bx - 40;  ..b..
               A part with fewer threads than the largest is the role of the first warps, and its
-              threads meet at a named barrier.
+              threads meet at a named barrier. Parts of other dimensions stand in a flat block:
+              tx, ty  ->  t % 32, t // 32 % 4
     checks:   `stands_apart` of no part, `share_blocks`, equal attributes, else InternalError
     order:    after the pipeline of each part: what it proved of a part holds in its branch
     """
-    sizes = sorted({block_of(k) for k in kernels}, reverse=True)
-    first = next(k for k in kernels if block_of(k) == sizes[0])
+    first = max(kernels, key=lambda k: threads_of(block_of(k)) or 0)
+    shapes = {block_of(k) for k in kernels}
     for k in kernels:
-        alike = share_blocks(sizes) and k.attributes == first.attributes
+        alike = share_blocks(shapes) and k.attributes == first.attributes
         why = stands_apart(k) or (None if alike else "its blocks are others")
         if why is not None:
             raise InternalError(f"{k.name} cannot run beside {first.name}: {why}")
+    block = (
+        first.block if len(shapes) == 1 else _flat(first.block, threads_of(block_of(first)) or 1)
+    )
+    sizes = sorted({threads_of(b) or 0 for b in shapes}, reverse=True)
     counts = [constant_value(k.grid[0].extent) or 0 for k in kernels]
     begins = [0, *accumulate(counts)]
     bx = Var("bx", 0, begins[-1] - 1)
     ids = count()
+    frame = replace(first, block=block)
     parts = [
-        _part(k, bx, begins[i], first, ids, sizes.index(block_of(k))) for i, k in enumerate(kernels)
+        _part(k, bx, begins[i], frame, ids, sizes.index(threads_of(block_of(k)) or 0))
+        for i, k in enumerate(kernels)
     ]
     grid = (Dim(bx, as_expr(begins[-1])), *first.grid[1:])
     return name_symbols(
@@ -108,7 +131,7 @@ def side_by_side(kernels: Sequence[Kernel], name: str, ninputs: Sequence[int]) -
             tuple(a for p in parts for a in p.arguments),
             (),
             grid,
-            first.block,
+            block,
             _chosen(bx, begins, [p.body for p in parts]),
             stored_once=tuple(b for p in parts for b in p.stored_once),
             attributes=first.attributes,
@@ -125,8 +148,8 @@ def _part(
     number = Buffer("block", int32, as_expr(1), Memory.LOCAL)
     last = (constant_value(kernel.grid[0].extent) or 1) - 1
     variables: dict[Var, IntLike] = {kernel.grid[0].var: RegVar(Reg(number), 0, last)}
-    for mine, others in ((kernel.grid[1:], first.grid[1:]), (kernel.block, first.block)):
-        variables |= {a.var: b.var for a, b in zip(mine, others, strict=True)}
+    variables |= {a.var: b.var for a, b in zip(kernel.grid[1:], first.grid[1:], strict=True)}
+    variables |= _threads(kernel, first.block)
     local = [s.buffer for s in walk_statements(kernel) if isinstance(s, Alloc)]
     buffers = {b: _copy(b) for b in (*kernel.params, *local)}
     arguments = {a: Argument(a.name, a.dtype) for a in kernel.arguments}
@@ -135,7 +158,7 @@ def _part(
     head = (Alloc(number), Compute("copy", Reg(number, ZERO), (Index(place, int32),)))
     own = map_body(renamed.body(kernel.body), lambda s: _numbered(s, ids))
     if barrier:
-        n = block_of(kernel)[0] or 1
+        n = threads_of(block_of(kernel)) or 1
         inside = map_body(own, lambda s: _met_at(s, barrier, n))
         own = (Roles((Role(0, n // WARP_SIZE, inside),)),)
     return replace(
@@ -145,6 +168,27 @@ def _part(
         body=(*head, *own),
         stored_once=tuple(buffers[b] for b in kernel.stored_once),
     )
+
+
+def _flat(block: tuple[Dim, ...], nthreads: int) -> tuple[Dim, ...]:
+    """A block of so many threads along its first dimension."""
+    extents = (nthreads, *(1 for _ in block[1:]))
+    return tuple(
+        Dim(Var(d.var.name, 0, n - 1), as_expr(n)) for d, n in zip(block, extents, strict=True)
+    )
+
+
+def _threads(kernel: Kernel, block: tuple[Dim, ...]) -> dict[Var, IntLike]:
+    """Where the threads of a kernel's own block are, in a block that is like it, or flat."""
+    if block_of(kernel) == tuple(constant_value(d.extent) for d in block):
+        return {a.var: b.var for a, b in zip(kernel.block, block, strict=True)}
+    rest: Expr = block[0].var
+    found: dict[Var, IntLike] = {}
+    for d in kernel.block:
+        n = constant_value(d.extent) or 1
+        found[d.var] = mod(rest, n)
+        rest = floordiv(rest, n)
+    return found
 
 
 def _numbered(s: Statement, ids: Iterator[int]) -> Statement:

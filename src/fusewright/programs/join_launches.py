@@ -16,7 +16,13 @@ from fusewright.host.in_place import are_apart
 from fusewright.host.naming import joined_name
 from fusewright.host.subspans import Subspan
 from fusewright.kernel import Kernel
-from fusewright.kir.side_by_side import block_of, share_blocks, side_by_side, stands_apart
+from fusewright.kir.side_by_side import (
+    block_of,
+    share_blocks,
+    side_by_side,
+    stands_apart,
+    threads_of,
+)
 from fusewright.kir.traverse import walk_statements
 from fusewright.programs.model import Dispatch
 
@@ -47,12 +53,13 @@ class _Batch:
 
     def has_room_for(self, other: _Batch) -> bool:
         """Whether each block of these and other launches has a multiprocessor to itself, so that
-        what the others compute costs nothing; and whether they fit."""
+        what the others compute costs nothing, or all of them are short; and whether they fit."""
         if self.alike is None or other.alike is None or self.alike[0] != other.alike[0]:
             return False
         if not all(p.reads for p in (*self.parts, *other.parts)):
             return False  # a fill needs no kernel
-        return _have_room([p.kernel for p in (*self.parts, *other.parts)]) and self._fits(other)
+        kernels = [p.kernel for p in (*self.parts, *other.parts)]
+        return (_have_room(kernels) or _are_short(kernels)) and self._fits(other)
 
     def _fits(self, other: _Batch) -> bool:
         parts = (*self.parts, *other.parts)
@@ -86,14 +93,31 @@ def _share_blocks(kernels: Sequence[Kernel]) -> bool:
         return True
     if not share_blocks(blocks):
         return False
-    threads = [b[0] or 1 for b in blocks]
-    return max(threads) <= 2 * min(threads) or _have_room(kernels)
+    threads = [threads_of(b) or 1 for b in blocks]
+    return max(threads) <= 2 * min(threads) or _have_room(kernels) or _are_short(kernels)
 
 
 def _have_room(kernels: Sequence[Kernel]) -> bool:
     """Whether each block of all parts has a multiprocessor to itself."""
-    count = sum(constant_value(k.ir.grid[0].extent) or 0 for k in kernels)
-    return count <= kernels[0].target.multiprocessors
+    return _blocks(kernels) <= kernels[0].target.multiprocessors
+
+
+def _are_short(kernels: Sequence[Kernel]) -> bool:
+    """Whether each part takes less time than twice what a launch takes until its first bytes are
+    there and threads have met, and all blocks run at once, of half of the threads that the chip
+    holds: the others still wait for their first bytes while one computes."""
+    target = kernels[0].target
+    known = target.calibration
+    start = known.launch_us + known.start_us + known.memory_latency_us + known.exchange_us
+    if any(k.predicted is None or k.predicted.us > 2 * start for k in kernels):
+        return False
+    threads = max(threads_of(block_of(k.ir)) or 1 for k in kernels)
+    return 2 * _blocks(kernels) * threads <= target.multiprocessors * target.threads_per_sm
+
+
+def _blocks(kernels: Sequence[Kernel]) -> int:
+    """The blocks of all parts."""
+    return sum(constant_value(k.ir.grid[0].extent) or 0 for k in kernels)
 
 
 def _alone(x: Dispatch) -> _Batch:

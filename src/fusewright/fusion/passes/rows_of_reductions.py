@@ -28,7 +28,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusewright.core.expr import Int
+from fusewright.core.expr import ZERO, Int
 from fusewright.core.identities import reduction_identity
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
@@ -181,8 +181,10 @@ def _walk(
     """How blocks walk over the rows of a value; None where that is no gain."""
     columns = [t for t in reductions if t not in d.rows]
     is_shifted = _is_stored(d.source) and any(t in pairs for t in columns)
-    sums = len(columns) + 2 * sum(is_shifted and t in pairs for t in columns)
-    made = Results(sums, len(d.rows) + sum(t in pairs for t in d.rows))
+    variances = sum(is_shifted and t in pairs for t in columns)
+    sums = len(columns) + 2 * variances
+    rows = len(d.rows) + sum(t in pairs for t in d.rows)
+    made = Results(sums, rows, sums - variances, SHIFTED_ROWS[1] if is_shifted else None)
     cut = _cut_walk(d, made, columns[0], target, is_shifted) if d.fast or is_shifted else None
     return cut or (None if d.fast else _Walk(d, held_rows(d, sums, target)))
 
@@ -299,17 +301,34 @@ def _variance(p: Pair, source: Tensor, walk: _Walk) -> tuple[Tensor, Tensor]:
 
 
 def _of_rows(wide: Tensor, first: tuple[int, ...], rest: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The same of rows in steps."""
+    """The same of rows in steps. The results s and v of the n elements of first steps are combined
+    in one pass, around the mean k of the first of them: as (k - m)**2 * n is a part of what they
+    sum to, no more of the precision is lost than their number, at any data.
+
+    rewrite:  sum(s), sum(v + (s - n*m)**2 / n)
+                  ->   d = sum(s - n*k);  d + N*k,  sum(v + (s - n*k)**2 / n) - d**2 / N
+    """
     elements = math.prod(estimate(wide.shape[a]) for a in first)
     again = _again(wide, first, rest)
     sums = build.reduce("add", wide, first)
     d = build.pointwise("sub", wide, _spread(_divided(sums, elements), wide, first))
     squares = build.reduce("add", build.pointwise("mul", d, d), first)
-    total = build.reduce("add", sums, again)
     steps = math.prod(estimate(sums.shape[a]) for a in again)
-    off = build.pointwise("sub", sums, _spread(_divided(total, steps), sums, again))
+    at = build.coordinates(sums.shape)
+    index = [ZERO if a in again else v for a, v in enumerate(at)]
+    off = build.pointwise("sub", sums, build.index_map(sums, sums.shape, at, index))
     apart = build.pointwise("mul", off, _divided(off, elements))
-    return total, build.reduce("add", build.pointwise("add", squares, apart), again)
+    moved = build.reduce("add", off, again)
+    around = build.reduce("add", build.pointwise("add", squares, apart), again)
+    kept = [e for a, e in enumerate(sums.shape) if a not in again]
+    at = build.coordinates(tuple(kept))
+    places = iter(at)
+    index = [ZERO if a in again else next(places) for a in range(sums.ndim)]
+    begin = build.index_map(sums, tuple(kept), at, index)
+    total = build.pointwise("add", moved, build.pointwise("mul", begin, _number(steps, begin)))
+    lost = build.pointwise("mul", moved, _divided(moved, elements * steps))
+    least = build.pointwise("sub", around, lost)
+    return total, build.pointwise("max", least, _number(0.0, least))
 
 
 def _of_columns(p: Pair, wide: Tensor, walk: _Walk, cut: Partition) -> tuple[Tensor, Tensor]:
@@ -329,7 +348,11 @@ def _of_columns(p: Pair, wide: Tensor, walk: _Walk, cut: Partition) -> tuple[Ten
 
 
 def _divided(t: Tensor, n: int) -> Tensor:
-    return build.pointwise("div", t, build.spread(build.constant(float(n), t.dtype), t.shape))
+    return build.pointwise("div", t, _number(n, t))
+
+
+def _number(n: float, like: Tensor) -> Tensor:
+    return build.spread(build.constant(float(n), like.dtype), like.shape)
 
 
 def _spread(t: Tensor, like: Tensor, axes: tuple[int, ...]) -> Tensor:

@@ -23,22 +23,21 @@ All orders of combination depend on the shape of the block and of the cluster al
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 
 from fusewright.core.atoms import minimum, xor
-from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, less_equal, prove
+from fusewright.core.conditions import TRUE, Cond, all_of, equal, less
 from fusewright.core.expr import ZERO, Expr, Int, Var, floordiv, mod
 from fusewright.errors import InternalError
+from fusewright.kir.exchange_runs import expand_runs
 from fusewright.kir.ir import (
     Alloc,
     Body,
     Buffer,
     Compute,
-    Exchange,
     For,
     Kernel,
     Load,
@@ -49,7 +48,7 @@ from fusewright.kir.ir import (
     Store,
     ThreadReduce,
 )
-from fusewright.kir.traverse import map_bodies, registers_read, registers_written
+from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
 from fusewright.schedule.block_reduction import DIRECT_LOADS, are_shared_out, pieces_of
 from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
@@ -201,39 +200,6 @@ def _mixed(digits: Iterable[tuple[Expr, int]]) -> Expr:
     for digit, radix in digits:
         number, weight = number + digit * weight, weight * radix
     return number
-
-
-E = TypeVar("E", bound=Exchange)
-
-
-def expand_runs(body: Body, kind: type[E], expand: Callable[[list[E]], list[Statement]]) -> Body:
-    """The body with runs of exchanges of a kind replaced by what `expand` makes of them: those
-    that do not depend on each other, as far as what lies between does not depend on them, or they
-    not on it.
-
-    a = reduce(a);  store f(a);  b = reduce(b);  store f(b)
-        ->   a, b = reduce(a, b);  store f(a);  store f(b)
-    """
-    if not any(isinstance(s, kind) for s in body):
-        return body
-    out: list[Statement] = []
-    run: list[E] = []
-    between: list[Statement] = []  # behind the last of the run, and independent of it
-    behind: list[Statement] = []  # from the first on that depends on the run
-    for s in body:
-        is_free = not any(_depends(s, r) for r in run)
-        if isinstance(s, kind) and is_free and not any(_depends(b, s) for b in behind):
-            out += between
-            run, between = [*run, s], []
-        elif run and is_free and not behind:
-            between.append(s)
-        elif run and _is_of_thread(s):
-            behind.append(s)
-        else:
-            out += (*expand(run), *between, *behind)
-            run, between, behind = ([s], [], []) if isinstance(s, kind) else ([], [], [])
-            out += () if run else (s,)
-    return (*out, *expand(run), *between, *behind)
 
 
 @dataclass(slots=True)
@@ -563,31 +529,3 @@ def _tree(r: ThreadReduce, parts: Buffer, count: int) -> list[Statement]:
 
 def _same_register(a: Reg, b: Reg) -> bool:
     return a.buffer is b.buffer and a.index == b.index
-
-
-def _is_of_thread(s: Statement) -> bool:
-    """Whether a statement is no more than one access or computation of a thread."""
-    return isinstance(s, Alloc | Load | Store | Compute)
-
-
-def _depends(other: Statement, exchange: Exchange) -> bool:
-    """Whether a statement cannot change places with an exchange: it names its results, changes what
-    it combines, allocates any of these, or is more than one access or computation of a thread."""
-    if not isinstance(other, Exchange) and not _is_of_thread(other):
-        return True
-    uses = exchange.register_uses()
-    if isinstance(other, Alloc):
-        return any(u.reg.buffer is other.buffer for u in uses)
-    written = [(u.reg, u.width) for u in registers_written(other)]
-    named = (*written, *registers_read(other))
-    return any(
-        _overlaps(r, width, u.reg) for u in uses for r, width in (named if u.writes else written)
-    )
-
-
-def _overlaps(first: Reg, width: int, one: Reg) -> bool:
-    """Whether `one` may be among the `width` registers from `first` on."""
-    if first.buffer is not one.buffer:
-        return False
-    gap = one.index - first.index
-    return prove(all_of([less_equal(0, gap), less(gap, width)])) is not False

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from fusewright.core.atoms import minimum
 from fusewright.core.conditions import all_of, equal, less, less_equal
 from fusewright.core.expr import ZERO, Expr, Int, Var, mod
+from fusewright.kir.exchange_runs import expand_runs
 from fusewright.kir.ir import (
     Alloc,
     Buffer,
@@ -37,7 +38,7 @@ from fusewright.kir.ir import (
     Store,
     ThreadScan,
 )
-from fusewright.kir.passes.expand_reductions import Digit, ThreadGroup, expand_runs, group_of
+from fusewright.kir.passes.expand_reductions import Digit, ThreadGroup, group_of
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
 from fusewright.schedule.block_scan import MOST_LOADED

@@ -10,6 +10,7 @@ from fusewright.core.atoms import minimum
 from fusewright.core.conditions import TRUE, Cond, all_of, less
 from fusewright.core.expr import ONE, ZERO, Int, variables
 from fusewright.dtypes import DType
+from fusewright.fusion.persistent_rows import nbytes_ahead
 from fusewright.kir.analysis.occupancy import register_cap
 from fusewright.kir.ir import (
     Alloc,
@@ -27,14 +28,10 @@ from fusewright.kir.ir import (
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import map_bodies, walk_statements
 from fusewright.memory import Memory
-from fusewright.target import REGISTER_NBYTES, Target
+from fusewright.target import Target
 
 _Place: TypeAlias = tuple[Buffer, object, int, DType]
 """What is read, where, under which condition and which lanes, how many elements, and as what."""
-MAX_NBYTES = 64
-"""Bytes of a thread that may be under way for the next iteration."""
-SHARE = 4
-"""The part of a thread's registers that they may be where it is known how many it has."""
 
 
 def prefetch(kernel: Kernel, target: Target) -> Kernel:
@@ -49,10 +46,9 @@ def prefetch(kernel: Kernel, target: Target) -> Kernel:
               is under way fits into a few registers
     order:    behind unroll, which shows the loads one by one, before reductions become barriers
     """
-    most = MAX_NBYTES
-    if kernel.min_blocks:
-        registers = register_cap(target, kernel.nthreads, kernel.min_blocks)
-        most = max(most, registers * REGISTER_NBYTES // SHARE)
+    bounded = kernel.min_blocks
+    registers = register_cap(target, kernel.nthreads, bounded) if bounded else 0
+    most = nbytes_ahead(registers)
     return map_bodies(kernel, lambda body: _body(body, most))
 
 

@@ -31,7 +31,8 @@ from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.product_steps import step_clocks
 from fusewright.schedule.heuristics.product_suffix import moved_us
 from fusewright.schedule.heuristics.product_work import ProductWork
-from fusewright.schedule.heuristics.work import Array, Work, warps
+from fusewright.schedule.heuristics.thread_loops import warps
+from fusewright.schedule.heuristics.work import Array, Work
 from fusewright.target import (
     ISSUE_PER_CLOCK,
     PARTITIONS,
@@ -267,12 +268,12 @@ def _alone(work: Work, target: Target) -> float:
     )
     own = warps(work.threads) * work.instructions / ISSUE_PER_CLOCK
     dependent = work.instructions * known.dependent_clocks / PARTITIONS
-    return (
-        known.start_us
-        + work.loads * known.memory_latency_us
-        + own_exchanges * known.exchange_us
+    busy = (
+        own_exchanges * known.exchange_us
         + work.cluster_exchanges * known.cluster_exchange_us
         + work.gatherings * known.gather_us
         + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )
+    ahead = work.walked * known.idle_latency_us
+    return known.start_us + work.loads * known.memory_latency_us + max(busy, ahead)

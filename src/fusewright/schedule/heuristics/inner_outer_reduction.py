@@ -23,6 +23,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.inputs_behind import fast_kept
 from fusewright.fusion.ir import Parts, ViewBase
 from fusewright.fusion.persistent_rows import (
+    FURTHER,
     THREADS_OF_ROWS,
     Held,
     PersistentRows,
@@ -138,7 +139,7 @@ class InnerOuterScheduler:
 
     def candidates(self) -> Iterator[Listed[PersistentRows] | Listed[RowsOfThreads]]:
         """Rows of threads where rows were dealt in packs for them; the ways for the widest vectors,
-        then for narrower ones."""
+        then the first ones for narrower vectors."""
         length = estimate(self._whole.axis.extent)
         rows = 0 if self._fast else self._held.rows_at_once(length)
         if rows and self._pack % rows == 0:
@@ -152,11 +153,13 @@ class InnerOuterScheduler:
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
         each = estimate(self._each.axis.extent)
+        most = None
         for vector in widths:
             registers = self._target.registers_per_sm
             ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
-            for way in ways:
+            for way in ways[:most]:
                 yield _candidate(way)
+            most = FURTHER if ways else None
             if not ways:
                 why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
@@ -165,11 +168,7 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         if isinstance(plan, RowsOfThreads):
             return self._apply_staged(plan)
-        each, several = self._each, ()
-        if plan.at_a_time > 1:
-            each, own = split(self.flow, each, plan.at_a_time)
-            several = (Loop(own.axis, Parallel.UNROLL),)
-        around = _around(self.flow, self._parts, each, plan, is_down=self._fast is not None)
+        around, several = _around(self.flow, self._parts, self._each, plan, self._fast is not None)
         inside = _inside(self.flow, self._columns, self._fast, plan)
         self._follow(
             (
@@ -256,14 +255,21 @@ def _fast_kept(row: Stage) -> tuple[AxisClass, ...]:
 
 
 def _around(
-    flow: Dataflow, parts: Loop, each: Loop, plan: PersistentRows, *, is_down: bool
-) -> tuple[Loop, ...]:
-    """Loops over the parts, and over the rows of each of them, some of which are side by side."""
+    flow: Dataflow, parts: Loop, each: Loop, plan: PersistentRows, is_down: bool
+) -> tuple[tuple[Loop, ...], tuple[Loop, ...]]:
+    """Loops over the parts, and over the rows of each of them, some of which are side by side, so
+    that neighbouring threads have neighbouring rows; and over those that a thread takes at a time.
+    """
     blocks = Loop(parts.axis, Parallel.BIDX)
-    if plan.side_by_side == 1:
-        return blocks, each
-    each, beside = split(flow, each, plan.side_by_side)
-    return blocks, each, Loop(beside.axis, Parallel.TIDZ if is_down else Parallel.TIDY)
+    beside: tuple[Loop, ...] = ()
+    several: tuple[Loop, ...] = ()
+    if plan.side_by_side > 1:
+        each, own = split(flow, each, plan.side_by_side)
+        beside = (Loop(own.axis, Parallel.TIDZ if is_down else Parallel.TIDY),)
+    if plan.at_a_time > 1:
+        each, own = split(flow, each, plan.at_a_time)
+        several = (Loop(own.axis, Parallel.UNROLL),)
+    return (blocks, each, *beside), several
 
 
 def _inside(

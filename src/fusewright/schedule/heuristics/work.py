@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusewright.core.expr import Int
 from fusewright.core.instructions import CODE, INSTRUCTIONS, WIDE_INSTRUCTIONS
 from fusewright.core.substitution import estimate
 from fusewright.dtypes import DType
@@ -30,10 +29,11 @@ from fusewright.fusion.ir import (
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import Params, numel
-from fusewright.schedule.heuristics.exchanges import exchange_threads, exchanges_of
+from fusewright.schedule.heuristics.exchanges import exchanges_of
 from fusewright.schedule.heuristics.masks import computed_shares
 from fusewright.schedule.heuristics.picks import Picks
 from fusewright.schedule.heuristics.product_work import ProductWork, product_work
+from fusewright.schedule.heuristics.registers import registers_of, walk_of
 from fusewright.schedule.heuristics.requests import (
     Request,
     found_near,
@@ -41,6 +41,7 @@ from fusewright.schedule.heuristics.requests import (
     requests,
     share_between,
 )
+from fusewright.schedule.heuristics.thread_loops import lanes, outer_trips, reads, trips, warps
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
@@ -49,10 +50,7 @@ from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import blocks_that_share, boxed_memory
 from fusewright.target import (
     MAX_VECTOR_NBYTES,
-    REGISTER_UNIT,
     SECTOR_NBYTES,
-    WARP_SIZE,
-    WORD_NBYTES,
 )
 
 OVERLAPPED_TRIPS = 4
@@ -101,6 +99,7 @@ class Work:
     those of them at which the blocks of a cluster meet, `gatherings` at which it waits for others
     of the grid, with the bytes `gathered_nbytes` that it reads of them, `lane_exchanges` between
     the lanes of a warp, which meet at none, `loads`, the times that it waits for memory,
+    `walked`, the trips that load for the next one while they exchange and compute,
     and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
     the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
@@ -127,6 +126,7 @@ class Work:
     lane_exchanges: float = 0.0
     gatherings: float = 0.0
     gathered_nbytes: float = 0.0
+    walked: float = 0.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -141,6 +141,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
     by_warps = [warp_work(s) for s in stages if s.is_mma and s.warps]
     asked = requests(flow, [s for s in own if _is_global(s)], launched)
     computing, addressing = _instructions(flow, own, asked)
+    walk = walk_of(flow, own, threads, params.min_blocks)
     return Work(
         blocks=launched,
         threads=threads,
@@ -161,8 +162,9 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         lane_exchanges=exchanges.between_lanes,
         gatherings=exchanges.gatherings,
         gathered_nbytes=exchanges.gathered_nbytes,
-        loads=_loads(own) + any(s.boxed or _is_ring(s) for s in stages),
-        registers=_registers(flow, stages) + sum(w.registers for w in by_warps),
+        loads=(walk.waits or _loads(own)) + any(s.boxed or _is_ring(s) for s in stages),
+        walked=walk.ahead,
+        registers=registers_of(flow, stages, walk) + sum(w.registers for w in by_warps),
         instructions=CODE.start
         + exchanges.instructions
         + computing
@@ -203,6 +205,7 @@ def side_by_side(works: Sequence[Work]) -> Work:
         instructions=mean(lambda w: w.instructions),
         flight_nbytes=mean(lambda w: w.flight_nbytes),
         addressing=mean(lambda w: w.addressing),
+        walked=max(w.walked for w in works),
     )
 
 
@@ -219,17 +222,6 @@ def _extents(stages: Sequence[Stage]) -> dict[Parallel, int]:
     return out
 
 
-def _trips(s: Stage, start: int = 0) -> int:
-    """How often a thread computes a stage, within its loops from `start` on."""
-    kinds = (Parallel.VECTORIZE, Parallel.BULK)
-    return trips_of(x for x in s.loops[start:] if x.parallel.is_serial or x.parallel in kinds)
-
-
-def _outer_trips(s: Stage) -> int:
-    """Trips of the loops that really are loops, not unrolled."""
-    return trips_of(x for x in s.loops if x.parallel is Parallel.SERIAL)
-
-
 def _own_threads(s: Stage) -> int:
     """Threads of a block among which a stage is shared out."""
     return trips_of(x for x in s.loops if x.parallel.is_thread)
@@ -240,12 +232,6 @@ def _own_elements(s: Stage) -> int:
     inside = [x for x in s.loops[s.inline_depth :] if not x.parallel.is_block]
     threads = [x for x in s.loops[: s.inline_depth] if x.parallel.is_thread]
     return trips_of((*threads, *inside))
-
-
-def _lanes(s: Stage) -> int:
-    """Elements that one instruction of a stage accesses."""
-    last = s.loops[-1] if s.loops else None
-    return estimate(last.axis.extent) if last and last.parallel is Parallel.VECTORIZE else 1
 
 
 # --- boxes and products ------------------------------------------------------------------------
@@ -299,11 +285,7 @@ def _tiles_of_block(flow: Dataflow, product: Stage) -> int:
 
 
 def _is_global(s: Stage) -> bool:
-    return s.memory is Memory.GLOBAL or bool(_reads(s))
-
-
-def _reads(s: Stage) -> list[Stage]:
-    return [o.stored for o in s.operands if o.stored.memory is Memory.GLOBAL]
+    return s.memory is Memory.GLOBAL or bool(reads(s))
 
 
 def _tiles_of_arrays(
@@ -404,9 +386,9 @@ def _flight(stages: Sequence[Stage]) -> float:
     """Bytes of loads that a thread has under way together, of those that stand first."""
     total = 0.0
     for s in stages:
-        for o in _reads(s):
+        for o in reads(s):
             if _own_threads(s) > 1 or len(s.loops) == 1:
-                ahead = _trips(s) / _outer_trips(s) * min(_outer_trips(s), OVERLAPPED_TRIPS)
+                ahead = trips(s) / outer_trips(s) * min(outer_trips(s), OVERLAPPED_TRIPS)
                 total += ahead * o.dtype.nbytes
     return total
 
@@ -415,9 +397,9 @@ def _loads(stages: Sequence[Stage]) -> float:
     """How often a thread waits for loads: once for the unrolled ones, and in loops as often as the
     compiler's overlap leaves."""
     waits = [
-        _outer_trips(s) / min(_outer_trips(s), OVERLAPPED_TRIPS)
+        outer_trips(s) / min(outer_trips(s), OVERLAPPED_TRIPS)
         for s in stages
-        if _reads(s) and not _is_ring(s)
+        if reads(s) and not _is_ring(s)
     ]
     return max(waits, default=0.0)
 
@@ -425,92 +407,10 @@ def _loads(stages: Sequence[Stage]) -> float:
 # --- a thread -----------------------------------------------------------------------------------
 
 
-def _registers(flow: Dataflow, stages: Sequence[Stage]) -> int:
-    """32-bit registers of a thread: what it loads stays there while the rest is made, and so does
-    what it scans of a run, and has summed of it, while threads exchange; where they do so in a
-    loop, the loads of its next trip are under way. What later passes read stays there, too."""
-    words = _held_between_passes(flow, stages)
-    held = _held_for_scans(flow)
-    for s in stages:
-        if s.memory is Memory.LOCAL:
-            kept = _trips(s, s.inline_depth) * s.dtype.nbytes
-            for o in _reads(s):
-                words[o] = max(words.get(o, 0), -(-kept // 4))
-                if held and _outer_trips(s) > 1:
-                    words[o] = -(-_trips(s) // _outer_trips(s) * s.dtype.nbytes // 4)
-            if s in held:
-                words[s] = _held_elements(flow, s) * -(-s.dtype.compute.nbytes // 4)
-    wanted = CODE.registers + sum(words.values())
-    return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
-
-
-def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage, int]:
-    """The registers of the largest value that a thread which reduces columns computes in a pass of
-    its own, as others that are held follow from it, and of its sums. Elements of 16 bits that were
-    loaded in vectors stay as they were loaded: two in a register. Of rows the compiler computes
-    again what follows from loads."""
-    sums = [s for s in stages if s.is_reduction and _is_of_columns(flow, s)]
-    if not sums:
-        return {}
-    words = {
-        s: -(-_held_elements(flow, s) * _held_nbytes(s) // WORD_NBYTES)
-        for s in stages
-        if s.memory is Memory.LOCAL and s.inline_depth == 0 and not (s.is_reduction or _reads(s))
-    }
-    largest = max(words, key=lambda s: words[s], default=None)
-    if largest is None or not words[largest]:
-        return {}
-    most = max(sums, key=lambda s: _held_elements(flow, s))
-    several = 2 * _held_elements(flow, most) * -(-most.dtype.compute.nbytes // WORD_NBYTES)
-    return {largest: words[largest], most: several}
-
-
-def _is_of_columns(flow: Dataflow, s: Stage) -> bool:
-    """Whether neighbouring threads, or the lanes of one, have results of their own of a sum."""
-    beside = [x for x in s.loops if x.parallel is Parallel.TIDX and x.axis.extent != Int(1)]
-    is_down = any(not flow.graph.depends(x.axis, s.frame.reduced) for x in beside)
-    return is_down or _held_elements(flow, s) > 1
-
-
-def _held_nbytes(s: Stage) -> int:
-    """Bytes of an element that a thread holds: of a cast, or of parts, those of what these are."""
-    source = s
-    while isinstance(source.op, Parts) or (
-        isinstance(source.op, Pointwise) and source.op.fn == "cast"
-    ):
-        source = source.operands[0]
-    is_packed = source is not s and _lanes(s) == 1 and source.dtype.nbytes < WORD_NBYTES
-    packed = any(_lanes(r) > 1 for r in (source, *source.operands) if not r.is_input)
-    return source.dtype.nbytes if is_packed and packed else max(WORD_NBYTES, s.dtype.compute.nbytes)
-
-
-def _held_for_scans(flow: Dataflow) -> set[Stage]:
-    """What scans among threads wait for with all of a run, and their results."""
-    found: set[Stage] = set()
-    waiting = [s for s in flow.stages if isinstance(s.op, Scan) and exchange_threads(flow, s)]
-    while waiting:
-        s = waiting.pop()
-        if s not in found and not s.is_input:
-            found.add(s)
-            waiting += s.operands
-    return found
-
-
-def _held_elements(flow: Dataflow, s: Stage) -> int:
-    """The elements of a value that a thread has together: those of unrolled loops that its readers
-    do not share; one at a time is counted with the code."""
-    own = [
-        x for x in s.loops[s.inline_depth :] if x.parallel in (Parallel.UNROLL, Parallel.VECTORIZE)
-    ]
-    kept = [x for x in own if not flow.graph.depends(x.axis, s.frame.reduced)]
-    count = trips_of(kept)
-    return count if count > 1 else 0
-
-
 def _through_shared(s: Stage) -> float:
     """Bytes of a block that a stage writes to, or reads from, shared memory."""
     sides = sum(t.dtype.nbytes for t in (*s.operands, s) if t.memory is Memory.SHARED)
-    return sides * _trips(s) * _own_threads(s)
+    return sides * trips(s) * _own_threads(s)
 
 
 def _instructions(
@@ -526,7 +426,7 @@ def _instructions(
         own = asked.get(s, ())
         addresses = sum(r.instructions for r in own)
         share = shares[s] * left.get(s, 1.0)
-        computing += share * _trips(s) * element_instructions(s, forms.get(s))
+        computing += share * trips(s) * element_instructions(s, forms.get(s))
         addressing += shares[s] * (_accesses(s) + addresses) + sum(r.conditions for r in own)
     return computing, addressing
 
@@ -538,20 +438,20 @@ def _is_masked(own: Sequence[Request]) -> bool:
 
 def _accesses(s: Stage) -> float:
     """Instructions of the accesses to memory of a stage."""
-    return sum(CODE.access * _trips(s) / width for _, width in _widths(s))
+    return sum(CODE.access * trips(s) / width for _, width in _widths(s))
 
 
 def _widths(s: Stage) -> list[tuple[Stage, int]]:
     """The tensors in memory that a stage accesses, and the elements of one access."""
     sides = [t for t in (*(o.stored for o in s.operands), s) if t.memory is not Memory.LOCAL]
-    lanes = _lanes(s)
-    return [(t, max(1, min(lanes, MAX_VECTOR_NBYTES // t.dtype.nbytes))) for t in sides]
+    wide = lanes(s)
+    return [(t, max(1, min(wide, MAX_VECTOR_NBYTES // t.dtype.nbytes))) for t in sides]
 
 
 def _narrow(s: Stage) -> float:
     """Accesses of the warps of a block to memory with less than 16 bytes a lane."""
     narrow = [w for t, w in _widths(s) if w * t.dtype.nbytes < MAX_VECTOR_NBYTES]
-    return sum(_trips(s) / width for width in narrow) * warps(_own_threads(s))
+    return sum(trips(s) / width for width in narrow) * warps(_own_threads(s))
 
 
 def element_instructions(s: Stage, form: str | None) -> float:
@@ -591,8 +491,3 @@ def _is_by_literal(s: Stage) -> bool:
 def _is_free(source: DType, to: DType) -> bool:
     """Whether a cast changes nothing in a register."""
     return source.compute is to.compute and to.nbytes >= source.compute.nbytes == to.nbytes
-
-
-def warps(threads: int) -> int:
-    """Whole warps of so many threads."""
-    return -(-threads // WARP_SIZE)
