@@ -365,6 +365,10 @@ class AxisGraph:
             found = self._variables[name, extent] = Var(name, 0, extent - 1)
         return found
 
+    def loop_variable(self, position: int, axis: AxisClass) -> Expr:
+        """What stands for the loop at a position; 0 for one of a single trip."""
+        return ZERO if axis.extent == ONE else self.variable(f"i{position}", axis.extent)
+
     def fresh_memo(self) -> dict[object, object]:
         """A table for derived facts, emptied whenever the graph has changed."""
         if self._memo_version != self.lines.version:

@@ -51,8 +51,8 @@ def project_loops(
 
 def _covers(graph: AxisGraph, loops: Sequence[Loop], domain: Sequence[AxisClass]) -> bool:
     """Whether loops visit every point of a domain."""
-    variables = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(loops)]
-    return not isinstance(domain_path(graph, variables, domain), Refusal)
+    known = [(x.axis, graph.loop_variable(i, x.axis)) for i, x in enumerate(loops)]
+    return not isinstance(domain_path(graph, known, domain), Refusal)
 
 
 def _is_bound(x: Loop) -> bool:
