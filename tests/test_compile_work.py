@@ -64,7 +64,7 @@ def test_of_a_kernel(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], l
     assert work < 1.25 * least * len(programs[0].kernels)
 
 
-def test_cycles_are_not_searched_for_in_the_middle_of_a_kernel() -> None:
+def test_cycles_are_not_searched_for_in_the_middle_of_a_program() -> None:
     """Each run looks through the objects of the whole process, sooner or later."""
     fusion, runs = fw.trace(_rms_backward, *NORM), list[str]()
 
@@ -79,7 +79,7 @@ def test_cycles_are_not_searched_for_in_the_middle_of_a_kernel() -> None:
     finally:
         gc.set_threshold(*usual)
         gc.callbacks.remove(seen)
-    assert runs.count("start") < 20
+    assert runs.count("start") < 3
     assert gc.isenabled()
 
 

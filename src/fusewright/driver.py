@@ -232,7 +232,6 @@ class _Compiler:
     )
     """The compiled bodies of regions, by these and the results that something reads."""
 
-    @without_collection()
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> Made:
         """The kernel of a segment, by the schedule that was measured to be best, if there is one;
         one that this version does not know any more is left aside, and the log says so. Else by the
@@ -494,6 +493,7 @@ def _required(fusion: Fusion, orders: Sequence[Order | None] | None) -> dict[str
     return {t.name: o or c_order(t.ndim) for t, o in pairs}
 
 
+@without_collection()
 def compile_in_place(
     fusion: Fusion,
     target: Target,

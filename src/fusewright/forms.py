@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusewright import knobs
-from fusewright.collection import without_collection
 from fusewright.errors import InternalError, ScheduleError, SpecError, UnsupportedError
 from fusewright.fusion.ir import (
     Alone,
@@ -440,7 +439,6 @@ class _Clock:
             return 0.0, 1  # of the program's own, the same in every form
         return self._of_group(item)
 
-    @without_collection()
     def _of_group(self, segment: Segment) -> tuple[float, int]:
         """The predicted time of a group's kernel, and the blocks of its clusters; infinite where
         none can be scheduled."""
