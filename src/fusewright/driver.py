@@ -58,7 +58,7 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
-from fusewright.schedule.heuristics.rating import Decisions, decide
+from fusewright.schedule.heuristics.rating import Decisions, decided
 from fusewright.schedule.order_checks import check_allocation_orders
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
@@ -244,18 +244,20 @@ class _Compiler:
             except ScheduleError as e:
                 _log.warning("%s: a tuned schedule is ignored: %s", name, e)
         key, known = segment.decided_by, self.decisions
-        first = known.scheduled.pop((key, segment.spelled_by), None)
+        scheduled = known.scheduled.pop((key, segment.spelled_by), None)
         if key not in known.made:
-            first = self._scheduled(segment)
-            known.made[key] = decide(segment.dataflow, *first, self.target)
+            known.made[key], scheduled = decided(segment.dataflow, self.target)
         better = known.made[key].better
         if better is not None:
             try:
-                other = self._scheduled(segment, better)
+                if scheduled is None or scheduled[1] != better:
+                    other = self._scheduled(segment, better)
+                else:
+                    other, scheduled = scheduled, None
                 return self._finished(segment, name, scalars, other, None)
             except ScheduleError as e:
                 _compiled.debug("%s: %s, predicted faster, is left: %s", name, better, e)
-        return self._finished(segment, name, scalars, first or self._scheduled(segment), None)
+        return self._finished(segment, name, scalars, scheduled or self._scheduled(segment), None)
 
     def _scheduled(self, segment: Segment, wanted: Params | None = None) -> tuple[Dataflow, Params]:
         """As wanted, or by the rules' first candidate."""

@@ -449,8 +449,7 @@ class _Clock:
             except (ScheduleError, UnsupportedError):
                 self._refused.add(key)
             else:
-                if known.made[key].better is None:
-                    known.scheduled[key, segment.spelled_by] = scheduled
+                known.scheduled[key, segment.spelled_by] = scheduled
         if key in self._refused:
             return math.inf, 1
         predicted = known.made[key].cost

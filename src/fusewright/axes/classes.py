@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fusewright.axes import transforms
 from fusewright.axes.independence import Answers, Domains, Independence
-from fusewright.axes.lines import Lines, Mark
+from fusewright.axes.lines import Changes, Lines, Mark
 from fusewright.axes.ties import Tie
 from fusewright.axes.words import Atom, Digit, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, Int, IntLike, Var, as_expr, constant_value, mod
@@ -72,6 +72,18 @@ class GraphMark:
     memo: tuple[int, dict[object, object]]
 
 
+@dataclass(frozen=True, slots=True)
+class GraphChanges:
+    """What was done to a graph since a mark, and what was found in the state that it led to."""
+
+    lines: Changes
+    domains: tuple[tuple[Word, ...], ...]
+    makings: tuple[Making, ...]
+    answers: Answers
+    normal: tuple[int, dict[AxisClass, AxisClass]]
+    memo: tuple[int, dict[object, object]]
+
+
 class AxisGraph:
     """The classes of one segment. Ties come first; afterwards classes are only added. `makings`:
     every edge that was asked for, in order."""
@@ -124,6 +136,29 @@ class AxisGraph:
         self.independence.answers = mark.answers
         self._epoch, self._normal = self._marked.pop()
         self._memo_version, self.memo = mark.memo
+
+    def changes(self, mark: GraphMark) -> GraphChanges:
+        """What was done since a mark, for `redo` once it is undone."""
+        return GraphChanges(
+            self.lines.changes(mark.lines),
+            tuple(self.domains.words[mark.domains :]),
+            tuple(self.makings[mark.makings :]),
+            self.independence.answers,
+            (self._epoch, self._normal),
+            (self._memo_version, self.memo),
+        )
+
+    def redo(self, changes: GraphChanges) -> None:
+        """Do again what was undone, in the state of the mark before it: nothing is looked for
+        again. Classes that were made then have their meaning again."""
+        self.lines.redo(changes.lines)
+        self.domains.words.extend(changes.domains)
+        self.makings.extend(changes.makings)
+        self.independence.add(changes.answers)
+        epoch, normal = changes.normal
+        self._normal = {**self._normal, **normal} if epoch == self._epoch else dict(normal)
+        self._epoch = epoch
+        self._memo_version, self.memo = changes.memo
 
     # ----- classes
 

@@ -82,9 +82,10 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there is no path."""
+    """Why there is no path, and whether that names variables of the loops."""
 
     reason: str
+    names_variables: bool = False
 
 
 def value_of(
@@ -127,7 +128,11 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
     found = memo.get(key)
     if found is None:
         path = _known_path(graph, own, reached)
-        found = memo[key] = path.renamed(names) if isinstance(path, Path) else path
+        if isinstance(path, Path):
+            path = path.renamed(names)
+        elif path.names_variables:
+            path = _domain_path(graph, given, reached)
+        found = memo[key] = path
     return cast("Path | Refusal", found)
 
 
@@ -153,9 +158,7 @@ def _is_over_all(v: Var, own: Var) -> bool:
     return v.lower == ZERO and v.upper == own.upper and v.multiple_of == 1 and not v.is_number
 
 
-def _known_path(
-    graph: AxisGraph, loops: Known, domain: tuple[AxisClass, ...]
-) -> Path | Refusal:
+def _known_path(graph: AxisGraph, loops: Known, domain: tuple[AxisClass, ...]) -> Path | Refusal:
     """The path, as it was found before, of normal classes."""
     memo, key = graph.fresh_memo(), (tuple(loops), domain)
     found = memo.get(key)
@@ -188,7 +191,8 @@ def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) ->
         if c in predicates or any(_implies(p, c) for p in predicates):
             continue
         if prove(substitute_condition(c, first)) is not True:
-            return Refusal(f"a swizzle has a value only where {c}, which is a part of the domain")
+            why = f"a swizzle has a value only where {c}, which is a part of the domain"
+            return Refusal(why, names_variables=True)
         predicates = (*predicates, c)  # it holds where what is left over is 0
     entangled = _entangled(graph.independence, left, set(ledger.loops), wanted)
     if entangled is not None:
