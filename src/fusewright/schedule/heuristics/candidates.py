@@ -6,15 +6,16 @@ them: the first, unless another is wanted. Whatever compares candidates reads th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from fusewright.errors import ScheduleError
-from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.graph import Dataflow, FlowChanges
 from fusewright.schedule.heuristics.common import Params
 
 P = TypeVar("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,27 @@ class Scheduler(Protocol[P]):
         """Schedules the dataflow, in a trial. Returns False or raises ScheduleError where that
         turns out impossible."""
         ...
+
+
+class Beginnings:
+    """What candidates begin with, in the dataflow as their scheduler has prepared it: edited once
+    for all that begin alike."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self._flow = flow
+        self._known: dict[Hashable, tuple[object, FlowChanges]] = {}
+
+    def edit(self, key: Hashable, edit: Callable[[], T]) -> T:
+        """What `edit` returns, after its edits or the same ones as before for that key."""
+        if key in self._known:
+            found, changes = self._known[key]
+            self._flow.redo(changes)
+            return cast("T", found)
+        with self._flow.trial() as trial:
+            made = edit()
+            self._known[key] = made, trial.changes()
+            trial.keep()
+        return made
 
 
 def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Params | None:

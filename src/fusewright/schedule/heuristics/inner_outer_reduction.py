@@ -31,7 +31,13 @@ from fusewright.fusion.persistent_rows import (
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_parts
-from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
+from fusewright.schedule.heuristics.candidates import (
+    Beginnings,
+    Candidate,
+    Listed,
+    Refused,
+    distinct,
+)
 from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
@@ -135,6 +141,7 @@ class InnerOuterScheduler:
         rows = merge_all(flow, [each, parts, *(() if self._fast is None else (columns,))])
         width = vector_of_rows(flow, partial, rows, lanes, inner=True)
         self._vector = width if self._fast is None else math.gcd(width, estimate(lanes.axis.extent))
+        self._beginnings = Beginnings(flow)
 
     def candidates(self) -> Iterator[Listed[PersistentRows] | Listed[RowsOfThreads]]:
         """Rows of threads where rows were dealt in packs for them; the ways for the widest vectors,
@@ -165,6 +172,7 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         if isinstance(plan, RowsOfThreads):
             return self._apply_staged(plan)
+        self._beginnings.edit("rows", self._separate)
         each, several = self._each, ()
         if plan.at_a_time > 1:
             each, own = split(self.flow, each, plan.at_a_time)
@@ -188,6 +196,7 @@ class InnerOuterScheduler:
         """Walks over the rows through shared memory."""
         flow = self.flow
         staged = StagedRows(flow, numel(self._row.operands[0].shape))
+        self._separate()
         trips, rows = split(flow, self._each, plan.rows)
         around = (Loop(self._parts.axis, Parallel.BIDX), Loop(trips.axis))
         several, threads = split(flow, rows, THREADS_OF_ROWS)
@@ -196,10 +205,12 @@ class InnerOuterScheduler:
         self._follow((*around, *inside))
         return staged.bind(around, rows.axis, self._whole.axis, plan.vector, THREADS_OF_ROWS)
 
+    def _separate(self) -> None:
+        separate_phases(self.flow, self._row, self._copies)
+
     def _follow(self, loops: tuple[Loop, ...]) -> None:
         """Lets all stages that vary from row to row run along these loops."""
-        flow, row, partial = self.flow, self._row, self._partials[0]
-        separate_phases(flow, row, self._copies)
+        flow, partial = self.flow, self._partials[0]
         set_loops(flow, partial, loops)
         blocks = loops[0].axis
         transform_like(flow, partial, align=True)
