@@ -97,6 +97,8 @@ MAX_ALONE = 3
 COUNTED = 0.9
 """The share of an array's bytes that the model counts at least where all are accessed: it looks at
 a sample of warps."""
+ROUNDING = 1e-9
+"""By how much a sum of times may be off, relative to it, as it is rounded."""
 READS_IN_PART = (Resize, IndexMap, Take, TakeAlong)
 """Operations that may leave a part of their operand unread."""
 
@@ -160,10 +162,11 @@ def chosen_form(
 
 def _best(forms: Sequence[Form], clock: _Clock) -> Form:
     """The first of the fewest kernels among those whose times the model does not tell apart from
-    the least. A form that takes longer by its bytes alone is not scheduled."""
+    the least. A form that takes longer by its bytes alone is not scheduled, nor is the rest of one
+    that does so with what is scheduled of it."""
     least, rated = math.inf, list[Form]()
     for f in forms:
-        if clock.least_rank(f) <= NEAR * least:
+        if clock.is_within(f, NEAR * least):
             least = min(least, clock.rank(f))
             rated.append(f)
     near = [f for f in rated if clock.rank(f) <= NEAR * least]
@@ -424,6 +427,19 @@ class _Clock:
         """A time that `rank` is not below, whatever the schedules."""
         bounds = (_least_us(x, self._target) for x in self._launches(form))
         return sum(bounds) * form.handicap
+
+    def is_within(self, form: Form, limit: float) -> bool:
+        """Whether the time by which a form is compared may be below a limit, as far as that has to
+        be scheduled to know it: a launch that is not takes the least that any schedule takes."""
+        launches = self._launches(form)
+        bounds = [_least_us(x, self._target) for x in launches]
+        most = limit / form.handicap * (1 + ROUNDING)
+        us, rest = 0.0, sum(bounds)
+        for x, bound in zip(launches, bounds, strict=True):
+            if us + rest > most:
+                return False
+            us, rest = us + self._of_item(x)[0], rest - bound
+        return us <= most
 
     def bytes_us(self, fusion: Fusion) -> float:
         """Microseconds in which memory moves the arguments and the results once."""
