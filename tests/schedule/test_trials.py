@@ -15,7 +15,7 @@ from fusewright.schedule.copies import tile_before
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics import Ways, each_scheduled, schedule_group
-from fusewright.schedule.heuristics.candidates import Candidate, Refused, schedule_with
+from fusewright.schedule.heuristics.candidates import Candidate, Listing, Refused, schedule_with
 from fusewright.schedule.heuristics.common import cache_inputs
 from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.rating import Rated
@@ -206,7 +206,7 @@ def test_tiles_that_do_not_fit_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -
     before = state(flow)
     module = "fusewright.schedule.heuristics.transpose"
     monkeypatch.setattr(f"{module}._is_apart", lambda s, near: True)
-    assert schedule_with(scheduler) is None
+    assert schedule_with(Listing(scheduler)) is None
     assert state(flow) == before
 
 

@@ -13,6 +13,7 @@ from fusewright.schedule.graph import Dataflow, FlowChanges, FlowState
 from fusewright.schedule.heuristics.candidates import (
     Candidate,
     Listed,
+    Listing,
     Refused,
     Scheduler,
     schedule_with,
@@ -54,19 +55,19 @@ class Ways:
 
     def __init__(self, flow: Dataflow, target: Target) -> None:
         self.flow = flow
-        self._schedulers = _schedulers(flow, target)
-        self._taken: list[Scheduler[Any]] = []
+        self._listings = map(Listing[Any], _schedulers(flow, target))
+        self._taken: list[Listing[Any]] = []
         self._prepared: FlowState | None = None
         self._chosen: FlowChanges | None = None
 
     def first(self, wanted: Params | None = None) -> Params:
         """Schedules the dataflow as `schedule_group` does."""
         error: ScheduleError | None = None
-        for scheduler in self._schedulers:
-            self._taken.append(scheduler)
+        for listing in self._listings:
+            self._taken.append(listing)
             self._prepared = self.flow.begin()
             try:
-                chosen = schedule_with(scheduler, wanted)
+                chosen = schedule_with(listing, wanted)
             except ScheduleError as e:
                 chosen, error = None, error or e
             if chosen is not None:
@@ -77,7 +78,7 @@ class Ways:
         name = self.flow.outputs[0].name
         if wanted is not None:
             raise ScheduleError(f"{name}: {wanted} is not among the candidates for this group")
-        refused = (c for s in self._taken for c in s.candidates() if isinstance(c, Refused))
+        refused = (c for listing in self._taken for c in listing if isinstance(c, Refused))
         raise ScheduleError(f"{name}: {'; '.join(f'{c.what}: {c.why}' for c in refused)}")
 
     def others(self, wanted: Callable[[Params], bool]) -> Iterator[Candidate[Any]]:
@@ -87,8 +88,8 @@ class Ways:
         self._chosen = self.flow.changes(self._prepared)
         self.flow.go_back(self._prepared)
         self._prepared = self.flow.begin()
-        for scheduler in chain(self._taken[-1:], self._schedulers):
-            for c in _each_scheduled(scheduler, wanted):
+        for listing in chain(self._taken[-1:], self._listings):
+            for c in _each_scheduled(listing, wanted):
                 if not isinstance(c, Refused):
                     yield c
 
@@ -120,14 +121,15 @@ def each_scheduled(
     dataflow is scheduled by each until the next one is asked for, unscheduled and prepared
     afterwards. Refused with the reason where that fails."""
     for scheduler in _schedulers(flow, target):
-        yield from _each_scheduled(scheduler, wanted)
+        yield from _each_scheduled(Listing(scheduler), wanted)
 
 
 def _each_scheduled(
-    scheduler: Scheduler[Any], wanted: Callable[[Params], bool]
+    listing: Listing[Any], wanted: Callable[[Params], bool]
 ) -> Iterator[Listed[Any]]:
     """The same of one scheduler."""
-    for c in scheduler.candidates():
+    scheduler = listing.scheduler
+    for c in listing:
         if isinstance(c, Refused):
             yield c
             continue

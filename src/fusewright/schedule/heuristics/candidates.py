@@ -77,11 +77,28 @@ class Beginnings:
         return made
 
 
-def schedule_with(scheduler: Scheduler[P], wanted: Params | None = None) -> Params | None:
+class Listing(Generic[P]):
+    """The candidates of a scheduler, each of which is found once, however often they are gone
+    through, and whatever was tried and dropped in between."""
+
+    def __init__(self, scheduler: Scheduler[P]) -> None:
+        self.scheduler = scheduler
+        self._ahead = scheduler.candidates()
+        self._found: list[Listed[P]] = []
+
+    def __iter__(self) -> Iterator[Listed[P]]:
+        yield from self._found
+        for c in self._ahead:
+            self._found.append(c)
+            yield c
+
+
+def schedule_with(listing: Listing[P], wanted: Params | None = None) -> Params | None:
     """Schedules by the first candidate that applies, or the one with the wanted parameters; None
     where there is none. Raises the ScheduleError of the first one where all that apply failed."""
     error: ScheduleError | None = None
-    for c in scheduler.candidates():
+    scheduler = listing.scheduler
+    for c in listing:
         if isinstance(c, Refused) or (wanted is not None and c.params != wanted):
             continue
         with scheduler.flow.trial() as trial:
