@@ -312,10 +312,11 @@ class AxisGraph:
         A twisted digit depends on what its base depends on, and keeps the digits that twist it."""
         here = self.normal(cls)
         others = tuple(d for c in onto for d in self.normal(c).word)
-        wanted = tuple(d for d in here.digits if self._words(d, others))
-        kept = tuple(
-            d for d in here.digits if d in wanted or any(self._twists(d, w) for w in wanted)
-        )
+        kept = wanted = tuple(d for d in here.digits if self._words(d, others))
+        if self.lines.has_twists:
+            kept = tuple(
+                d for d in here.digits if d in wanted or any(self._twists(d, w) for w in wanted)
+            )
         if kept == here.digits:
             return here
         made = self._of_word(self.lines.normal(kept))
@@ -339,6 +340,8 @@ class AxisGraph:
     def is_moved_by(self, cls: AxisClass, by: Sequence[AxisClass]) -> bool:
         """Whether the class is twisted by digits of one of these, so that its values mean other
         things for other values of these."""
+        if not self.lines.has_twists:
+            return False
         known = self.independence.current()
         key = ("is moved", cls, *by)
         found = known.of_classes(key)

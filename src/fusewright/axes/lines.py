@@ -100,6 +100,16 @@ class Lines:
         self.version = 0
         self.structure = 0
         self.epoch = 0
+        self._twisted = 0, False
+
+    @property
+    def has_twists(self) -> bool:
+        """Whether any atom is defined by a twist; few graphs have one."""
+        version, found = self._twisted
+        if version != self.version:
+            found = any(isinstance(d, Twist) for d in self.definition.values())
+            self._twisted = self.version, found
+        return found
 
     # ----- undo
 
