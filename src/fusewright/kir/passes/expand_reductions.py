@@ -221,7 +221,8 @@ def expand_runs(body: Body, kind: type[E], expand: Callable[[list[E]], list[Stat
     between: list[Statement] = []  # behind the last of the run, and independent of it
     behind: list[Statement] = []  # from the first on that depends on the run
     for s in body:
-        is_free = not any(_depends(s, r) for r in run)
+        may_join = isinstance(s, kind) or not behind
+        is_free = may_join and not any(_depends(s, r) for r in run)
         if isinstance(s, kind) and is_free and not any(_depends(b, s) for b in behind):
             out += between
             run, between = [*run, s], []
