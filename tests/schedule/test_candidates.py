@@ -21,9 +21,15 @@ from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics import candidates_of, schedule_group
+from fusewright.schedule.heuristics import (
+    candidates_of,
+    each_scheduled,
+    inner_outer_reduction,
+    schedule_group,
+)
 from fusewright.schedule.heuristics.candidates import Candidate, Listing, Refused, schedule_with
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.render import print_schedule
 from fusewright.target import Target, target_of
 from fusewright.verify import random_values
 
@@ -301,3 +307,28 @@ def test_candidates_are_found_once_however_often_they_are_gone_through() -> None
     assert found == ["no", "fits"]  # as far as they were asked for
     assert [c.what for c in listing] == [c.what for c in listing] == ["no", "fits", "raises"]
     assert found == ["no", "fits", "raises"]
+
+
+def test_what_candidates_begin_with_alike_is_edited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is scheduled as it is alone."""
+    fn, specs, target = GROUPS["rows"]
+    fusion = fusion_of(fn, specs, target)
+    alone: dict[Params, str] = {}
+    for c in candidates_of(Dataflow(fusion), target):
+        if not isinstance(c, Refused) and c.params.scheduler == "rows":
+            flow = Dataflow(fusion)
+            schedule_group(flow, target, c.params)
+            alone[c.params] = print_schedule(flow)
+    edited: list[object] = []
+    original = inner_outer_reduction.separate_phases
+    monkeypatch.setattr(
+        inner_outer_reduction, "separate_phases", lambda *x: edited.append(x) or original(*x)
+    )
+    flow = Dataflow(fusion)
+    found = {
+        c.params: print_schedule(flow)
+        for c in each_scheduled(flow, target, alone.__contains__)
+        if not isinstance(c, Refused)
+    }
+    assert found == alone
+    assert len(edited) == 1 < len(found)

@@ -296,7 +296,7 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     plain: list[Walk] = []
     for width in (w for w in (16, 8, 4, 2) if w <= full):
         plain.append(_measured(flow, reference, flat, width))
-        if plain[0].is_wide and plain[0].is_least:
+        if plain[-1].is_wide and plain[-1].is_least:
             break  # narrower lanes take as many accesses for fewer elements
     wide = [w for w in plain if w.is_wide]
     plain_walk = Walk(flat, 1)
