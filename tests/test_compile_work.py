@@ -50,11 +50,11 @@ JOINED = (_bf16(100000, 13), _bf16(100000, 15), _bf16(100000, 5))
 @pytest.mark.parametrize(
     ("fn", "specs", "least"),
     [
-        (_odd_middle, (_bf16("n", 33, 3),), 530_000),
-        (_padded, (_bf16(30001, 121),), 500_000),
-        (_joined, JOINED, 560_000),
-        (_spread, (_bf16(19, 37, 3001),), 1_400_000),
-        (_rms_backward, NORM, 575_000),
+        (_odd_middle, (_bf16("n", 33, 3),), 450_000),
+        (_padded, (_bf16(30001, 121),), 475_000),
+        (_joined, JOINED, 505_000),
+        (_spread, (_bf16(19, 37, 3001),), 980_000),
+        (_rms_backward, NORM, 510_000),
     ],
 )
 def test_of_a_kernel(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], least: int) -> None:
@@ -64,7 +64,7 @@ def test_of_a_kernel(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], l
     assert work < 1.25 * least * len(programs[0].kernels)
 
 
-def test_cycles_are_not_searched_for_in_the_middle_of_a_kernel() -> None:
+def test_cycles_are_not_searched_for_in_the_middle_of_a_program() -> None:
     """Each run looks through the objects of the whole process, sooner or later."""
     fusion, runs = fw.trace(_rms_backward, *NORM), list[str]()
 
@@ -79,7 +79,7 @@ def test_cycles_are_not_searched_for_in_the_middle_of_a_kernel() -> None:
     finally:
         gc.set_threshold(*usual)
         gc.callbacks.remove(seen)
-    assert runs.count("start") < 20
+    assert runs.count("start") < 3
     assert gc.isenabled()
 
 
@@ -102,18 +102,18 @@ GATED = (_bf16(8192, 4096), _bf16(14336, 4096), _bf16(14336, 4096))
 @pytest.mark.parametrize(
     ("fn", "specs", "least"),
     [
-        pytest.param(_tn, (_bf16(4096, 4096), _bf16(4096, 4096)), 1_220_000, id="4096 cubed"),
-        pytest.param(_tn, (_bf16(4096, 512), _bf16(4096, 512)), 940_000, id="K of 512"),
-        pytest.param(_tn, (_bf16(4096, 65536), _bf16(4096, 65536)), 1_200_000, id="K of 65536"),
-        pytest.param(_gelu, GELU, 2_360_000, id="bias and gelu"),
-        pytest.param(_gated, GATED, 1_620_000, id="gated"),
-        pytest.param(_tn, (_bf16(4097, 4104), _bf16(4104, 4104)), 2_360_000, id="odd rows"),
-        pytest.param(_tn, (_bf16("m", 4096), _bf16(4096, 4096)), 680_000, id="symbolic rows"),
+        pytest.param(_tn, (_bf16(4096, 4096), _bf16(4096, 4096)), 1_190_000, id="4096 cubed"),
+        pytest.param(_tn, (_bf16(4096, 512), _bf16(4096, 512)), 890_000, id="K of 512"),
+        pytest.param(_tn, (_bf16(4096, 65536), _bf16(4096, 65536)), 1_170_000, id="K of 65536"),
+        pytest.param(_gelu, GELU, 2_280_000, id="bias and gelu"),
+        pytest.param(_gated, GATED, 1_540_000, id="gated"),
+        pytest.param(_tn, (_bf16(4097, 4104), _bf16(4104, 4104)), 2_250_000, id="odd rows"),
+        pytest.param(_tn, (_bf16("m", 4096), _bf16(4096, 4096)), 665_000, id="symbolic rows"),
         pytest.param(_tn, (_bf16(16, 4096), _bf16(4096, 4096)), 745_000, id="few rows"),
     ],
 )
 def test_of_a_product(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], least: int) -> None:
-    """`least`: the calls of 2026-11-26; they do not grow with the sum's length."""
+    """`least`: the calls of 2026-11-27; they do not grow with the sum's length."""
     fusion = fw.trace(fn, *specs)
     assert calls(lambda: fw.compile(fusion)) < 1.25 * least
 

@@ -199,7 +199,7 @@ def test_what_was_decided_to_compare_forms_is_not_decided_again(
     def fails(*_: Any) -> None:
         pytest.fail("decided a second time")
 
-    monkeypatch.setattr(driver, "decide", fails)
+    monkeypatch.setattr(driver, "decided", fails)
     assert [k.cuda for k in fw.compile(fusion).kernels] == expected
 
 
@@ -237,6 +237,24 @@ def test_a_form_that_takes_longer_by_its_bytes_alone_is_not_scheduled(
     monkeypatch.setattr(forms, "_least_us", lambda *_: 0.0)
     assert [len(g) for g in chosen_form(fusion, TARGET).formation.groups] == expected
     assert few < len(decided) - few
+
+
+def test_a_form_is_scheduled_until_it_takes_too_long() -> None:
+    def two(x: Any) -> Any:
+        return fw.nn.softmax(x, axis=1), x.T + 1
+
+    chosen = chosen_form(fw.trace(two, S((4096, 4096), "float32")), TARGET)
+    assert len(chosen.formation.groups) == 2
+    whole = forms._Clock(TARGET, Decisions())
+    us = whole.us(chosen)
+    for limit, count in ((0.0, 0), (0.999 * us, 2), (us, 2), (1.001 * us, 2)):
+        decisions = Decisions()
+        assert forms._Clock(TARGET, decisions).is_within(chosen, limit) == (limit >= us)
+        assert len(decisions.made) == count
+    first = dataclasses.replace(chosen, handicap=4.0)
+    decisions = Decisions()
+    assert not forms._Clock(TARGET, decisions).is_within(first, 4 * whole.least_rank(chosen))
+    assert len(decisions.made) < 2
 
 
 @pytest.mark.parametrize("fn", [*MOVED, lambda x: x.T + 1])

@@ -58,7 +58,7 @@ from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
-from fusewright.schedule.heuristics.rating import Decisions, decide
+from fusewright.schedule.heuristics.rating import Decisions, decided
 from fusewright.schedule.order_checks import check_allocation_orders
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
@@ -233,7 +233,6 @@ class _Compiler:
     )
     """The compiled bodies of regions, by these and the results that something reads."""
 
-    @without_collection()
     def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> Made:
         """The kernel of a segment, by the schedule that was measured to be best, if there is one;
         one that this version does not know any more is left aside, and the log says so. Else by the
@@ -246,18 +245,20 @@ class _Compiler:
             except ScheduleError as e:
                 _log.warning("%s: a tuned schedule is ignored: %s", name, e)
         key, known = segment.decided_by, self.decisions
-        first = known.scheduled.pop((key, segment.spelled_by), None)
+        scheduled = known.scheduled.pop((key, segment.spelled_by), None)
         if key not in known.made:
-            first = self._scheduled(segment)
-            known.made[key] = decide(segment.dataflow, *first, self.target)
+            known.made[key], scheduled = decided(segment.dataflow, self.target)
         better = known.made[key].better
         if better is not None:
             try:
-                other = self._scheduled(segment, better)
+                if scheduled is None or scheduled[1] != better:
+                    other = self._scheduled(segment, better)
+                else:
+                    other, scheduled = scheduled, None
                 return self._finished(segment, name, scalars, other, None)
             except ScheduleError as e:
                 _compiled.debug("%s: %s, predicted faster, is left: %s", name, better, e)
-        return self._finished(segment, name, scalars, first or self._scheduled(segment), None)
+        return self._finished(segment, name, scalars, scheduled or self._scheduled(segment), None)
 
     def _scheduled(self, segment: Segment, wanted: Params | None = None) -> tuple[Dataflow, Params]:
         """As wanted, or by the rules' first candidate."""
@@ -498,6 +499,7 @@ def _required(fusion: Fusion, orders: Sequence[Order | None] | None) -> dict[str
     return {t.name: o or c_order(t.ndim) for t, o in pairs}
 
 
+@without_collection()
 def compile_in_place(
     fusion: Fusion,
     target: Target,

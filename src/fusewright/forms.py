@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusewright import knobs
-from fusewright.collection import without_collection
 from fusewright.errors import InternalError, ScheduleError, SpecError, UnsupportedError
 from fusewright.fusion.ir import (
     Alone,
@@ -98,6 +97,8 @@ MAX_ALONE = 3
 COUNTED = 0.9
 """The share of an array's bytes that the model counts at least where all are accessed: it looks at
 a sample of warps."""
+ROUNDING = 1e-9
+"""By how much a sum of times may be off, relative to it, as it is rounded."""
 READS_IN_PART = (Resize, IndexMap, Take, TakeAlong)
 """Operations that may leave a part of their operand unread."""
 
@@ -161,10 +162,11 @@ def chosen_form(
 
 def _best(forms: Sequence[Form], clock: _Clock) -> Form:
     """The first of the fewest kernels among those whose times the model does not tell apart from
-    the least. A form that takes longer by its bytes alone is not scheduled."""
+    the least. A form that takes longer by its bytes alone is not scheduled, nor is the rest of one
+    that does so with what is scheduled of it."""
     least, rated = math.inf, list[Form]()
     for f in forms:
-        if clock.least_rank(f) <= NEAR * least:
+        if clock.is_within(f, NEAR * least):
             least = min(least, clock.rank(f))
             rated.append(f)
     near = [f for f in rated if clock.rank(f) <= NEAR * least]
@@ -432,6 +434,19 @@ class _Clock:
         bounds = (_least_us(x, self._target) for x in self._launches(form))
         return sum(bounds) * form.handicap
 
+    def is_within(self, form: Form, limit: float) -> bool:
+        """Whether the time by which a form is compared may be below a limit, as far as that has to
+        be scheduled to know it: a launch that is not takes the least that any schedule takes."""
+        launches = self._launches(form)
+        bounds = [_least_us(x, self._target) for x in launches]
+        most = limit / form.handicap * (1 + ROUNDING)
+        us, rest = 0.0, sum(bounds)
+        for x, bound in zip(launches, bounds, strict=True):
+            if us + rest > most:
+                return False
+            us, rest = us + self._of_item(x)[0], rest - bound
+        return us <= most
+
     def bytes_us(self, fusion: Fusion) -> float:
         """Microseconds in which memory moves the arguments and the results once."""
         values = (*fusion.inputs, *fusion.outputs)
@@ -446,7 +461,6 @@ class _Clock:
             return 0.0, 1  # of the program's own, the same in every form
         return self._of_group(item)
 
-    @without_collection()
     def _of_group(self, segment: Segment) -> tuple[float, int]:
         """The predicted time of a group's kernel, and the blocks of its clusters; infinite where
         none can be scheduled."""
@@ -457,8 +471,7 @@ class _Clock:
             except (ScheduleError, UnsupportedError):
                 self._refused.add(key)
             else:
-                if known.made[key].better is None:
-                    known.scheduled[key, segment.spelled_by] = scheduled
+                known.scheduled[key, segment.spelled_by] = scheduled
         if key in self._refused:
             return math.inf, 1
         predicted = known.made[key].cost

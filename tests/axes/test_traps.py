@@ -8,6 +8,7 @@ import time
 import pytest
 from brute import everything, loop_vars, size, visits
 
+from fusewright.axes import paths
 from fusewright.axes.checks import check_graph, check_linear
 from fusewright.axes.classes import AxisClass, AxisGraph, Digit
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
@@ -545,3 +546,24 @@ def test_a_merged_axis_is_covered_however_it_is_split(shape: tuple[int, ...]) ->
             rest, lane = graph.split(flat(graph, domain), lanes)
             covers(graph, [*graph.split(rest, threads), lane], domain)
             check_graph(graph)
+
+
+def test_a_path_is_looked_for_once_whatever_its_loops_are_called(
+    graph: AxisGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = axes(graph, "a", 10, 7)
+    outer, inner = graph.split(graph.merge(a, b), 16)
+    looked: list[object] = []
+    original = paths._domain_path
+    monkeypatch.setattr(paths, "_domain_path", lambda *x: looked.append(x) or original(*x))
+    for names in ("xy", "yx", "ab"):
+        known = [(c, Var(n, 0, c.extent - 1)) for c, n in zip((outer, inner), names, strict=True)]
+        path = domain_path(graph, known, [a, b])
+        assert isinstance(path, Path)
+        assert visits(path, known) == everything([a, b])
+        assert path == original(graph, known, [a, b])
+    assert len(looked) == 1
+    half = [(outer, Var("x", 0, 1)), (inner, Var("y", 0, 15))]  # not over all of the first loop
+    path = domain_path(graph, half, [a, b])
+    assert path == original(graph, half, [a, b])
+    assert len(looked) == 2

@@ -21,9 +21,15 @@ from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics import candidates_of, schedule_group
-from fusewright.schedule.heuristics.candidates import Candidate, Refused, schedule_with
+from fusewright.schedule.heuristics import (
+    candidates_of,
+    each_scheduled,
+    inner_outer_reduction,
+    schedule_group,
+)
+from fusewright.schedule.heuristics.candidates import Candidate, Listing, Refused, schedule_with
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.render import print_schedule
 from fusewright.target import Target, target_of
 from fusewright.verify import random_values
 
@@ -265,7 +271,7 @@ class _Plans:
 def test_a_plan_that_cannot_be_applied_is_taken_back(plans: str, number: int | None) -> None:
     flow = Dataflow(fw.trace(fw.exp, fw.TensorSpec((8, 4), "float32")))
     tried = _Plans(flow, plans)
-    found = schedule_with(tried)
+    found = schedule_with(Listing(tried))
     assert found == (None if number is None else Params("plans", (("number", number),)))
     assert set(tried.seen) == {"2"}  # each finds the loops that were there in the beginning
     assert len(flow.outputs[0].loops) == (2 if number is None else 0)
@@ -275,7 +281,7 @@ def test_a_plan_that_cannot_be_applied_is_taken_back(plans: str, number: int | N
 def test_where_no_plan_applies_the_first_error_is_raised() -> None:
     flow = Dataflow(fw.trace(fw.exp, fw.TensorSpec((8, 4), "float32")))
     with pytest.raises(ScheduleError, match="raises1: does not fit"):
-        schedule_with(_Plans(flow, "no raises1 raises2"))
+        schedule_with(Listing(_Plans(flow, "no raises1 raises2")))
     assert len(flow.outputs[0].loops) == 2
 
 
@@ -283,5 +289,47 @@ def test_a_wanted_plan_is_applied_or_its_own_error_raised() -> None:
     flow = Dataflow(fw.trace(fw.exp, fw.TensorSpec((8, 4), "float32")))
     tried, wanted = _Plans(flow, "fits raises"), Params("plans", (("number", 1),))
     with pytest.raises(ScheduleError, match="raises: does not fit"):
-        schedule_with(tried, wanted)
+        schedule_with(Listing(tried), wanted)
     assert len(tried.seen) == 1
+
+
+def test_candidates_are_found_once_however_often_they_are_gone_through() -> None:
+    flow = Dataflow(fw.trace(fw.exp, fw.TensorSpec((8, 4), "float32")))
+    found: list[str] = []
+
+    class Counted(_Plans):
+        def candidates(self) -> Iterator[Candidate[str] | Refused]:
+            for c in super().candidates():
+                found.append(c.what)
+                yield c
+
+    listing = Listing(Counted(flow, "no fits raises"))
+    assert schedule_with(listing) is not None
+    assert found == ["no", "fits"]  # as far as they were asked for
+    assert [c.what for c in listing] == [c.what for c in listing] == ["no", "fits", "raises"]
+    assert found == ["no", "fits", "raises"]
+
+
+def test_what_candidates_begin_with_alike_is_edited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is scheduled as it is alone."""
+    fn, specs, target = GROUPS["rows"]
+    fusion = fusion_of(fn, specs, target)
+    alone: dict[Params, str] = {}
+    for c in candidates_of(Dataflow(fusion), target):
+        if not isinstance(c, Refused) and c.params.scheduler == "rows":
+            flow = Dataflow(fusion)
+            schedule_group(flow, target, c.params)
+            alone[c.params] = print_schedule(flow)
+    edited: list[object] = []
+    original = inner_outer_reduction.separate_phases
+    monkeypatch.setattr(
+        inner_outer_reduction, "separate_phases", lambda *x: edited.append(x) or original(*x)
+    )
+    flow = Dataflow(fusion)
+    found = {
+        c.params: print_schedule(flow)
+        for c in each_scheduled(flow, target, alone.__contains__)
+        if not isinstance(c, Refused)
+    }
+    assert found == alone
+    assert len(edited) == 1 < len(found)

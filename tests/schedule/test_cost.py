@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from fusewright.forms import prepare
 from fusewright.host.form import form
 from fusewright.host.place import place
 from fusewright.host.segment import Segment, segments
-from fusewright.schedule.heuristics import rating, schedule_group
-from fusewright.schedule.heuristics.candidates import Refused
+from fusewright.schedule.heuristics import Ways, rating, schedule_group
+from fusewright.schedule.heuristics.candidates import Candidate, Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, bound_us, cost, resident_blocks
-from fusewright.schedule.heuristics.rating import Rated, decide, rate
+from fusewright.schedule.heuristics.rating import Rated, decide, decided, rate
 from fusewright.schedule.heuristics.work import Array, Work, work_of
 from fusewright.target import target_of
 
@@ -319,9 +319,23 @@ def test_a_candidate_that_the_group_has_no_use_for_is_refused_with_the_reason() 
 def choice(fn: Any, *specs: Any) -> tuple[Params, Params | None]:
     """The first candidate of the rules for a program of one kernel, and what is clearly better."""
     (segment,) = segments_of(fn, *specs)
-    flow = segment.dataflow()
-    params = schedule_group(flow, TARGET)
-    return params, decide(segment.dataflow, flow, params, TARGET).better
+    params = schedule_group(segment.dataflow(), TARGET)
+    return params, decided(segment.dataflow, TARGET)[0].better
+
+
+class OneOther(Ways):
+    """A group that has, beside the rules' choice, a candidate of these parameters, if they are
+    wanted."""
+
+    def __init__(self, params: Params) -> None:
+        (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((64, 64), "float32"))
+        super().__init__(segment.dataflow(), TARGET)
+        self.first()
+        self._other = params
+
+    def others(self, wanted: Callable[[Params], bool]) -> Iterator[Candidate[Any]]:
+        if wanted(self._other):
+            yield Candidate("", self._other, None)
 
 
 def rolled_scan(x: fw.Array) -> fw.Array:
@@ -341,7 +355,7 @@ def test_a_scan_of_what_is_rolled_walks_down_its_columns() -> None:
 
 
 def test_what_takes_the_time_of_its_traffic_is_not_rated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rating, "rate", lambda *_: pytest.fail("rated"))
+    monkeypatch.setattr(Ways, "others", lambda *_: pytest.fail("rated"))
     found = [
         choice(lambda x: fw.nn.softmax(x, axis=-1), ((8192, 8192), "bfloat16")),
         choice(lambda x: x + 1, ((64, 64), "float32")),
@@ -385,35 +399,31 @@ def test_a_candidate_that_falls_behind_in_nothing_is_taken_for_less(
     scheduler, vector = other
     own = Params("rows", (("vector", 8), ("threads", 64)))
     params = Params(scheduler, (("vector", vector), ("threads", 32)))
-    rated = Rated("", params, Cost(us, whole, 1, 0))
-    monkeypatch.setattr(rating, "cost", lambda *_: Cost(100.0, LIMITED, 1, 0))
-    monkeypatch.setattr(rating, "work_of", lambda *_: STREAM)
+    costs = {own: Cost(100.0, LIMITED, 1, 0), params: Cost(us, whole, 1, 0)}
+    monkeypatch.setattr(rating, "work_of", lambda _, p: p)
+    monkeypatch.setattr(rating, "cost", lambda work, _: costs[work])
     monkeypatch.setattr(rating, "bound_us", lambda *_: 10.0)
-    monkeypatch.setattr(rating, "rate", lambda *_: [rated])
-    (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((64, 64), "float32"))
-    flow = segment.dataflow()
-    found = decide(lambda: flow, flow, own, TARGET)
+    found = decide(OneOther(params), own, TARGET)
     assert (found.better is not None) is better
 
 
 def test_between_the_margins_only_candidates_of_the_same_scheduler_are_rated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[bool] = []
-
-    def rate(_flow: object, _target: object, wanted: Callable[[Params], bool]) -> list[Rated]:
-        asked.extend(wanted(Params(name, (("threads", 32),))) for name in ("rows", "columns"))
-        return []
-
-    monkeypatch.setattr(rating, "work_of", lambda *_: STREAM)
+    own, rated = Params("rows", (("threads", 64),)), list[tuple[float, str]]()
+    monkeypatch.setattr(rating, "work_of", lambda _, p: p)
     monkeypatch.setattr(rating, "bound_us", lambda *_: 100.0)
-    monkeypatch.setattr(rating, "rate", rate)
-    (segment,) = segments_of(lambda x: fw.sum(x, axis=1), ((64, 64), "float32"))
-    flow = segment.dataflow()
     for us in (109.0, 120.0, 140.0):
-        monkeypatch.setattr(rating, "cost", lambda *_, us=us: Cost(us, LIMITED, 1, 0))
-        decide(lambda: flow, flow, Params("rows", (("threads", 64),)), TARGET)
-    assert asked == [True, False, True, True]  # 109 is not rated at all
+        for name in ("rows", "columns"):
+
+            def found(work: Params, _: object, us: float = us) -> Cost:
+                if work != own:
+                    rated.append((us, work.scheduler))
+                return Cost(us, LIMITED, 1, 0)
+
+            monkeypatch.setattr(rating, "cost", found)
+            decide(OneOther(Params(name, (("threads", 32),))), own, TARGET)
+    assert rated == [(120.0, "rows"), (140.0, "rows"), (140.0, "columns")]  # of 109 none at all
 
 
 def test_rating_is_deterministic() -> None:

@@ -23,7 +23,7 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.candidates import schedule_with
+from fusewright.schedule.heuristics.candidates import Listing, schedule_with
 from fusewright.schedule.heuristics.traffic import traffic
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.target import target_of
@@ -254,7 +254,7 @@ def test_symbolic_sizes() -> None:
 def test_declines_and_leaves_the_flow(f: Callable[..., Any], specs: list[Spec]) -> None:
     flow = Dataflow(fusion_of(f, *specs))
     before = [(s.name, s.op, s.operands) for s in flow.stages]
-    assert schedule_with(TransposeScheduler(flow, SMALL)) is None
+    assert schedule_with(Listing(TransposeScheduler(flow, SMALL))) is None
     assert [(s.name, s.op, s.operands) for s in flow.stages] == before
 
 
@@ -265,13 +265,13 @@ def test_a_refused_plan_is_undone() -> None:
     )
     flow = Dataflow(fusion)
     before = [(s.name, s.op, s.operands, s.memory) for s in flow.stages]
-    assert schedule_with(TransposeScheduler(flow, SMALL)) is None
+    assert schedule_with(Listing(TransposeScheduler(flow, SMALL))) is None
     assert [(s.name, s.op, s.operands, s.memory) for s in flow.stages] == before
 
 
 def test_an_allocation_must_hold_every_element() -> None:
     flow = Dataflow(fusion_of(turned, ((128, 64), "float32")))
-    assert schedule_with(TransposeScheduler(flow, SMALL)) is not None
+    assert schedule_with(Listing(TransposeScheduler(flow, SMALL))) is not None
     tile = next(s for s in flow.stages if s.memory is Memory.SHARED)
     assert tile.allocation is not None
     tile.allocation = tile.allocation[:-1]
@@ -281,7 +281,7 @@ def test_an_allocation_must_hold_every_element() -> None:
 
 def test_an_allocation_with_an_axis_twice_is_refused() -> None:
     flow = Dataflow(fusion_of(turned, ((128, 64), "float32")))
-    assert schedule_with(TransposeScheduler(flow, SMALL)) is not None
+    assert schedule_with(Listing(TransposeScheduler(flow, SMALL))) is not None
     tile = next(s for s in flow.stages if s.memory is Memory.SHARED)
     assert tile.allocation is not None
     tile.allocation = (*tile.allocation, tile.allocation[-1])

@@ -8,15 +8,16 @@ import fusewright as fw
 from fusewright.axes.classes import AxisGraph
 from fusewright.axes.paths import domain_path
 from fusewright.core.expr import Int
-from fusewright.errors import ScheduleError
+from fusewright.errors import InternalError, ScheduleError
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.memory import Memory
 from fusewright.schedule.copies import tile_before
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.heuristics import each_scheduled, schedule_group
-from fusewright.schedule.heuristics.candidates import Candidate, Refused, schedule_with
+from fusewright.schedule.heuristics import Ways, each_scheduled, schedule_group
+from fusewright.schedule.heuristics.candidates import Candidate, Listing, Refused, schedule_with
 from fusewright.schedule.heuristics.common import cache_inputs
+from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.rating import Rated
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.schedule.inline import inline_most
@@ -75,6 +76,65 @@ def test_a_trial_that_raises_leaves_no_trace() -> None:
         trial.keep()
         _ = 1 // 0
     assert state(flow) == before
+
+
+def edit_loops(flow: Dataflow) -> None:
+    """Copies, ties, clones, loops, depths, in the graph that there is."""
+    cache_inputs(flow)
+    reference = next(s for s in flow.stages if s.is_reduction)
+    separate_phases(flow, reference, [])
+    outer, inner = flow.graph.split(reference.frame.reduced[0], 100)
+    kept = Loop(reference.frame.output[0], Parallel.BIDX)
+    set_loops(flow, reference, (kept, Loop(outer), Loop(inner, Parallel.TIDX)))
+    transform_like(flow, reference, align=True)
+    inline_most(flow)
+
+
+def test_what_a_trial_did_is_done_again() -> None:
+    """Though another one in between has given the same numbers to other lines."""
+    flow = softmax()
+    before = state(flow)
+    with flow.trial() as trial:
+        edit_loops(flow)
+        after, changes = state(flow), trial.changes()
+        answers = [flow.graph.depends(x.axis, s.axes) for s in flow.stages for x in s.loops]
+    with flow.trial():
+        flow.graph.split(flow.outputs[0].axes[1], 7)
+        cache_inputs(flow)
+    with flow.trial():
+        flow.redo(changes)
+        assert state(flow) == after
+    assert state(flow) == before
+    flow.redo(changes)
+    assert state(flow) == after
+    assert answers == [flow.graph.depends(x.axis, s.axes) for s in flow.stages for x in s.loops]
+
+
+def test_what_a_trial_did_is_done_again_in_its_state_only() -> None:
+    flow = softmax()
+    with flow.trial() as trial:
+        edit_loops(flow)
+        changes = trial.changes()
+    flow.graph.split(flow.outputs[0].axes[1], 7)
+    with pytest.raises(InternalError, match="another state"):
+        flow.redo(changes)
+
+
+def test_the_ways_to_schedule_a_group_leave_it_as_the_last_one_kept() -> None:
+    """As each would have been scheduled alone, the first one where none is kept."""
+    target, wanted = target_of("sm_90a"), list[Candidate[object]]()
+    for kept in (None, 0, 2):
+        ways, alone = Ways(softmax(), target), softmax()
+        params = ways.first()
+        for k, c in enumerate(ways.others(lambda _: True)):
+            if k == kept:
+                ways.keep()
+                params = c.params
+            wanted.append(c)
+        ways.settle()
+        assert schedule_group(alone, target, params) == params
+        assert print_schedule(ways.flow) == print_schedule(alone)
+    assert len(wanted) > 6
 
 
 def test_a_trial_that_is_kept_stays() -> None:
@@ -146,7 +206,7 @@ def test_tiles_that_do_not_fit_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -
     before = state(flow)
     module = "fusewright.schedule.heuristics.transpose"
     monkeypatch.setattr(f"{module}._is_apart", lambda s, near: True)
-    assert schedule_with(scheduler) is None
+    assert schedule_with(Listing(scheduler)) is None
     assert state(flow) == before
 
 

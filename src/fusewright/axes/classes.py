@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fusewright.axes import transforms
 from fusewright.axes.independence import Answers, Domains, Independence
-from fusewright.axes.lines import Lines, Mark
+from fusewright.axes.lines import Changes, Lines, Mark
 from fusewright.axes.ties import Tie
 from fusewright.axes.words import Atom, Digit, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, Int, IntLike, Var, as_expr, constant_value, mod
@@ -72,6 +72,18 @@ class GraphMark:
     memo: tuple[int, dict[object, object]]
 
 
+@dataclass(frozen=True, slots=True)
+class GraphChanges:
+    """What was done to a graph since a mark, and what was found in the state that it led to."""
+
+    lines: Changes
+    domains: tuple[tuple[Word, ...], ...]
+    makings: tuple[Making, ...]
+    answers: Answers
+    normal: tuple[int, dict[AxisClass, AxisClass]]
+    memo: tuple[int, dict[object, object]]
+
+
 class AxisGraph:
     """The classes of one segment. Ties come first; afterwards classes are only added. `makings`:
     every edge that was asked for, in order."""
@@ -124,6 +136,29 @@ class AxisGraph:
         self.independence.answers = mark.answers
         self._epoch, self._normal = self._marked.pop()
         self._memo_version, self.memo = mark.memo
+
+    def changes(self, mark: GraphMark) -> GraphChanges:
+        """What was done since a mark, for `redo` once it is undone."""
+        return GraphChanges(
+            self.lines.changes(mark.lines),
+            tuple(self.domains.words[mark.domains :]),
+            tuple(self.makings[mark.makings :]),
+            self.independence.answers,
+            (self._epoch, self._normal),
+            (self._memo_version, self.memo),
+        )
+
+    def redo(self, changes: GraphChanges) -> None:
+        """Do again what was undone, in the state of the mark before it: nothing is looked for
+        again. Classes that were made then have their meaning again."""
+        self.lines.redo(changes.lines)
+        self.domains.words.extend(changes.domains)
+        self.makings.extend(changes.makings)
+        self.independence.add(changes.answers)
+        epoch, normal = changes.normal
+        self._normal = {**self._normal, **normal} if epoch == self._epoch else dict(normal)
+        self._epoch = epoch
+        self._memo_version, self.memo = changes.memo
 
     # ----- classes
 
@@ -277,10 +312,11 @@ class AxisGraph:
         A twisted digit depends on what its base depends on, and keeps the digits that twist it."""
         here = self.normal(cls)
         others = tuple(d for c in onto for d in self.normal(c).word)
-        wanted = tuple(d for d in here.digits if self._words(d, others))
-        kept = tuple(
-            d for d in here.digits if d in wanted or any(self._twists(d, w) for w in wanted)
-        )
+        kept = wanted = tuple(d for d in here.digits if self._words(d, others))
+        if self.lines.has_twists:
+            kept = tuple(
+                d for d in here.digits if d in wanted or any(self._twists(d, w) for w in wanted)
+            )
         if kept == here.digits:
             return here
         made = self._of_word(self.lines.normal(kept))
@@ -304,6 +340,8 @@ class AxisGraph:
     def is_moved_by(self, cls: AxisClass, by: Sequence[AxisClass]) -> bool:
         """Whether the class is twisted by digits of one of these, so that its values mean other
         things for other values of these."""
+        if not self.lines.has_twists:
+            return False
         known = self.independence.current()
         key = ("is moved", cls, *by)
         found = known.of_classes(key)
@@ -370,6 +408,10 @@ class AxisGraph:
         if found is None:
             found = self._variables[name, extent] = Var(name, 0, extent - 1)
         return found
+
+    def loop_variable(self, position: int, axis: AxisClass) -> Expr:
+        """What stands for the loop at a position; 0 for one of a single trip."""
+        return ZERO if axis.extent == ONE else self.variable(f"i{position}", axis.extent)
 
     def fresh_memo(self) -> dict[object, object]:
         """A table for derived facts, emptied whenever the graph has changed."""

@@ -37,6 +37,12 @@ class Answers:
     )
     classes: dict[tuple[object, ...], bool] = field(default_factory=dict[tuple[object, ...], bool])
 
+    def update(self, found: Answers) -> None:
+        """Adds other answers in the same structure, without those before them."""
+        self.heights.update(found.heights)
+        self.depend.update(found.depend)
+        self.classes.update(found.classes)
+
     def height(self, root: int) -> int | None:
         """The height of a line, if it is known."""
         found = self.heights.get(root)
@@ -76,10 +82,13 @@ class Independence:
         """Adds what was found since the last mark to what was known then."""
         found, before = self.answers, self.answers.before
         if before is not None:
-            before.heights.update(found.heights)
-            before.depend.update(found.depend)
-            before.classes.update(found.classes)
+            before.update(found)
             self.answers = before
+
+    def add(self, found: Answers) -> None:
+        """Adds what was found when the lines were as they are."""
+        if found.structure == self._lines.structure:
+            self.current().update(found)
 
     def height(self, root: int) -> int:
         """The number of definitions below a representative line."""

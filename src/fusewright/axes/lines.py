@@ -6,9 +6,9 @@ A line is an integer coordinate of its own; lines that were tied are one line up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fusewright.axes.words import (
     Atom,
@@ -34,6 +34,33 @@ from fusewright.errors import InternalError
 K = TypeVar("K")
 V = TypeVar("V")
 
+ABSENT = object()
+"""The value of a key that a table does not have."""
+
+
+class Write(NamedTuple):
+    """One key of a table got another value, or none."""
+
+    table: dict[Any, Any]
+    key: object
+    before: object
+    after: object
+
+    def undo(self) -> None:
+        """The table as before."""
+        _set(self.table, self.key, self.before)
+
+    def redo(self) -> None:
+        """The table as after."""
+        _set(self.table, self.key, self.after)
+
+
+def _set(table: dict[Any, Any], key: object, value: object) -> None:
+    if value is ABSENT:
+        del table[key]
+    else:
+        table[key] = value
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -47,6 +74,16 @@ class Mark:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What was written since a mark, and the lines that were made since: name, atoms, users."""
+
+    mark: Mark
+    after: Mark
+    writes: tuple[Write, ...]
+    made: tuple[tuple[str, dict[tuple[Expr, Expr], Atom], dict[Atom, None]], ...]
+
+
 class Lines:
     """All lines of one graph. Every write goes through `put` or `drop`, so it can be undone."""
 
@@ -57,12 +94,22 @@ class Lines:
         self.definition: dict[Atom, Definition] = {}
         self.named: dict[Definition, Atom] = {}
         self._users: dict[int, dict[Atom, None]] = {}
-        self._log: list[Callable[[], None]] | None = None
+        self._log: list[Write] | None = None
         self._marks = 0
         self._stamp = 0
         self.version = 0
         self.structure = 0
         self.epoch = 0
+        self._twisted = 0, False
+
+    @property
+    def has_twists(self) -> bool:
+        """Whether any atom is defined by a twist; few graphs have one."""
+        version, found = self._twisted
+        if version != self.version:
+            found = any(isinstance(d, Twist) for d in self.definition.values())
+            self._twisted = self.version, found
+        return found
 
     # ----- undo
 
@@ -71,7 +118,11 @@ class Lines:
         if self._log is None:
             self._log = []
         self._marks += 1
-        return Mark(len(self._log), len(self._names), self.version, self.structure, self.epoch)
+        return self._state()
+
+    def _state(self) -> Mark:
+        writes = len(self._log or ())
+        return Mark(writes, len(self._names), self.version, self.structure, self.epoch)
 
     def keep(self) -> None:
         """Keep the writes since the last mark; those set before it may still undo them."""
@@ -84,12 +135,36 @@ class Lines:
         none is ever given to two states."""
         log = self._log or []
         while len(log) > mark.writes:
-            log.pop()()
+            log.pop().undo()
         for line in range(mark.lines, len(self._names)):
             del self._atoms[line], self._users[line]
         del self._names[mark.lines :]
         self.version, self.structure, self.epoch = mark.version, mark.structure, mark.epoch
         self.keep()
+
+    def changes(self, mark: Mark) -> Changes:
+        """What was written since a mark that is neither kept nor undone."""
+        made = range(mark.lines, len(self._names))
+        return Changes(
+            mark,
+            self._state(),
+            tuple((self._log or [])[mark.writes :]),
+            tuple((self._names[n], self._atoms[n], self._users[n]) for n in made),
+        )
+
+    def redo(self, changes: Changes) -> None:
+        """Write again what was undone, in the state of the mark before it."""
+        before, after = changes.mark, changes.after
+        if (self.version, len(self._names)) != (before.version, before.lines):
+            raise InternalError("redo: the lines are in another state than before these changes")
+        for name, atoms, users in changes.made:
+            line = self.new_line(name)
+            self._atoms[line], self._users[line] = atoms, users
+        for w in changes.writes:
+            w.redo()
+        if self._log is not None:
+            self._log.extend(changes.writes)
+        self.version, self.structure, self.epoch = after.version, after.structure, after.epoch
 
     def tied(self) -> None:
         """Tell that normal forms have changed."""
@@ -100,11 +175,7 @@ class Lines:
         """`table[key] = value`, undone by `undo`."""
         self._written()
         if self._log is not None:
-            if key in table:
-                old = table[key]
-                self._log.append(lambda: table.__setitem__(key, old))
-            else:
-                self._log.append(lambda: table.__delitem__(key))
+            self._log.append(Write(table, key, table.get(key, ABSENT), value))
         table[key] = value
 
     def drop(self, table: dict[K, V], key: K) -> V | None:
@@ -114,7 +185,7 @@ class Lines:
         self._written()
         old = table.pop(key)
         if self._log is not None:
-            self._log.append(lambda: table.__setitem__(key, old))
+            self._log.append(Write(table, key, old, ABSENT))
         return old
 
     def _written(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, assert_never, cast
 
@@ -41,7 +41,18 @@ from fusewright.core.conditions import (
     prove,
     substitute_condition,
 )
-from fusewright.core.expr import ONE, ZERO, Expr, Var, lower_bound, mul, parts_of, term_ratio
+from fusewright.core.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Int,
+    Var,
+    lower_bound,
+    mul,
+    parts_of,
+    term_ratio,
+)
+from fusewright.core.substitution import substitute
 
 Known: TypeAlias = Sequence[tuple[AxisClass, Expr]]
 
@@ -59,12 +70,22 @@ class Path:
     free: tuple[Digit, ...]
     free_conditions: tuple[Cond, ...]
 
+    def renamed(self, names: Mapping[Var, Var]) -> Path:
+        """The path with other variables."""
+        return Path(
+            tuple(substitute(e, names) for e in self.values),
+            _flat(substitute_condition(c, names) for c in self.predicates),
+            self.free,
+            _flat(substitute_condition(c, names) for c in self.free_conditions),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there is no path."""
+    """Why there is no path, and whether that names variables of the loops."""
 
     reason: str
+    names_variables: bool = False
 
 
 def value_of(
@@ -92,9 +113,54 @@ def domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) -> 
     Every digit is produced and consumed at most once, so that the iterations are the domain times
     the left-over digits, up to predicates. Refused: loops that repeat a digit, loops that cover a
     part of the domain only, and left-over digits that depend on the domain.
+
+    A path is the same whatever its loops are called: it is looked for once, in variables of the
+    graph, and then has the given ones in their place.
     """
-    memo = graph.fresh_memo()
-    key = (tuple((graph.normal(c), e) for c, e in loops), tuple(graph.normal(c) for c in domain))
+    given = [(graph.normal(c), e) for c, e in loops]
+    reached = tuple(graph.normal(c) for c in domain)
+    names = _names(graph, given)
+    if not names:
+        return _known_path(graph, given, reached)
+    values = {v: own for own, v in names.items()}
+    own = [(c, values.get(e, e) if isinstance(e, Var) else e) for c, e in given]
+    memo, key = graph.fresh_memo(), (tuple(given), reached)
+    found = memo.get(key)
+    if found is None:
+        path = _known_path(graph, own, reached)
+        if isinstance(path, Path):
+            path = path.renamed(names)
+        elif path.names_variables:
+            path = _domain_path(graph, given, reached)
+        found = memo[key] = path
+    return cast("Path | Refusal", found)
+
+
+def _names(graph: AxisGraph, loops: Known) -> dict[Var, Var]:
+    """For the graph's variables of these loops those that were given; empty where they are the
+    same, and where something else was given than a variable over all of a loop for each, or 0."""
+    names: dict[Var, Var] = {}
+    for k, (c, e) in enumerate(loops):
+        if isinstance(e, Int):
+            continue
+        own = graph.variable(f"i{k}", c.extent)
+        if not isinstance(e, Var) or not _is_over_all(e, own):
+            return {}
+        names[own] = e
+    is_several = len(set(names.values())) < len(names)
+    return {} if is_several or all(v is own for own, v in names.items()) else names
+
+
+def _is_over_all(v: Var, own: Var) -> bool:
+    """Whether a variable has the values of a loop, those of the graph's own variable for it."""
+    if v is own:
+        return True
+    return v.lower == ZERO and v.upper == own.upper and v.multiple_of == 1 and not v.is_number
+
+
+def _known_path(graph: AxisGraph, loops: Known, domain: tuple[AxisClass, ...]) -> Path | Refusal:
+    """The path, as it was found before, of normal classes."""
+    memo, key = graph.fresh_memo(), (tuple(loops), domain)
     found = memo.get(key)
     if found is None:
         found = memo[key] = _domain_path(graph, loops, domain)
@@ -125,7 +191,8 @@ def _domain_path(graph: AxisGraph, loops: Known, domain: Sequence[AxisClass]) ->
         if c in predicates or any(_implies(p, c) for p in predicates):
             continue
         if prove(substitute_condition(c, first)) is not True:
-            return Refusal(f"a swizzle has a value only where {c}, which is a part of the domain")
+            why = f"a swizzle has a value only where {c}, which is a part of the domain"
+            return Refusal(why, names_variables=True)
         predicates = (*predicates, c)  # it holds where what is left over is 0
     entangled = _entangled(graph.independence, left, set(ledger.loops), wanted)
     if entangled is not None:

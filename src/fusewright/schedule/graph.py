@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fusewright.axes.classes import AxisClass, AxisGraph, GraphMark
+from fusewright.axes.classes import AxisClass, AxisGraph, GraphChanges, GraphMark
 from fusewright.axes.frames import Frame, make_frame
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
@@ -177,6 +177,17 @@ class FlowState:
     edits: int
 
 
+@dataclass(frozen=True, slots=True)
+class FlowChanges:
+    """What a dataflow became since a state, for `Dataflow.redo`; `log`: the edits since."""
+
+    graph: GraphChanges
+    stages: tuple[tuple[Stage, tuple[object, ...]], ...]
+    outputs: tuple[Stage, ...]
+    names: Mapping[str, int]
+    log: tuple[Edit, ...]
+
+
 class Trial:
     """What is edited inside of `with flow.trial() as t:` is dropped at the end, after exceptions
     too, unless `t.keep()` was called. Trials nest."""
@@ -189,6 +200,11 @@ class Trial:
     def keep(self) -> None:
         """Let the edits stand, if no exception follows."""
         self._is_kept = True
+
+    def changes(self) -> FlowChanges:
+        """What was edited so far, for `Dataflow.redo` once it is dropped."""
+        assert self._before is not None
+        return self._flow.changes(self._before)
 
     def __enter__(self) -> Trial:
         self._before = self._flow.begin()
@@ -250,11 +266,32 @@ class Dataflow:
         """Everything as it was in a state, the last one that was begun."""
         state.graph.undo(state.mark)
         self.graph = state.graph
-        self.stages = [s for s, _ in state.stages]
-        self.outputs = list(state.outputs)
-        self._names = dict(state.names)
+        self._set(state)
         del self.log[state.edits :]
-        for s, values in state.stages:
+
+    def changes(self, state: FlowState) -> FlowChanges:
+        """What has become of a state, the axis graph of which is still the same one."""
+        if self.graph is not state.graph:
+            raise InternalError("changes: the axis graph was built again since that state")
+        return FlowChanges(
+            self.graph.changes(state.mark),
+            tuple((s, _slots(s)) for s in self.stages),
+            tuple(self.outputs),
+            dict(self._names),
+            tuple(self.log[state.edits :]),
+        )
+
+    def redo(self, changes: FlowChanges) -> None:
+        """Everything as it was when changes were asked for, in the state before them."""
+        self.graph.redo(changes.graph)
+        self._set(changes)
+        self.log.extend(changes.log)
+
+    def _set(self, known: FlowState | FlowChanges) -> None:
+        self.stages = [s for s, _ in known.stages]
+        self.outputs = list(known.outputs)
+        self._names = dict(known.names)
+        for s, values in known.stages:
             for slot, value in zip(Stage.__slots__, values, strict=True):
                 setattr(s, slot, value)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 
 from fusewright.axes.classes import AxisGraph
 from fusewright.axes.paths import value_of
-from fusewright.core.expr import Expr, Int
+from fusewright.core.expr import ONE, Expr, Int
 from fusewright.errors import ScheduleError
 from fusewright.memory import Memory
 from fusewright.schedule.edits import edit, inline_to
@@ -87,7 +88,7 @@ def _required(
     by_dim: dict[Parallel, Expr],
     shared: int,
 ) -> Expr | None:
-    if loop.axis.extent == Int(1):
+    if loop.axis.extent == ONE:
         return None
     if loop.parallel.is_serial:
         return reader.variables[i] if i < shared else None
@@ -108,7 +109,7 @@ def check_placement(flow: Dataflow) -> None:
 def misplaced(flow: Dataflow) -> Iterator[tuple[Stage, str]]:
     """The values that a reader cannot find, each with the reason."""
     for s in computed(flow.stages):
-        reader = view(flow.graph, s, loop_variables(flow.graph, s.loops))
+        reader = _stage_view(flow, s)
         for k, p in enumerate(s.operands):
             problem = placement_problem(flow.graph, p, reader, k, p.inline_depth)
             if problem is not None:
@@ -144,9 +145,16 @@ def _covered(graph: AxisGraph, loop: Loop, prefix: Sequence[Loop]) -> bool:
     return found is not None and not found[1]
 
 
-def max_depth(flow: Dataflow, producer: Stage, readers: Sequence[Stage]) -> int:
-    """How deep `producer` could be inlined as far as its own loops and those of its `readers` tell;
-    the loop tree may allow less."""
+def _stage_view(flow: Dataflow, s: Stage) -> View:
+    """The view of a stage over variables of its loops."""
+    return view(flow.graph, s, loop_variables(flow.graph, s.loops))
+
+
+def _max_depth(
+    flow: Dataflow, producer: Stage, readers: Sequence[Stage], view_of: Callable[[Stage], View]
+) -> int:
+    """How deep `producer` could be inlined as far as its own loops and those of its `readers`, seen
+    by `view_of`, tell; the loop tree may allow less."""
     if not readers or producer.is_input:
         return 0
     reducing = waiting_loops(flow.graph, producer, readers)
@@ -159,7 +167,7 @@ def max_depth(flow: Dataflow, producer: Stage, readers: Sequence[Stage]) -> int:
             same += 1
         depth = min(depth, same)
     for r in readers:
-        reader = view(flow.graph, r, loop_variables(flow.graph, r.loops))
+        reader = view_of(r)
         for k, p in enumerate(r.operands):
             if p is not producer:
                 continue
@@ -179,7 +187,8 @@ def inline_most(flow: Dataflow, selected: Iterable[Stage] | None = None) -> None
         if (chosen is None or s in chosen) and consumers[s]
     ]
     before = [s.inline_depth for s in inlined]
-    deepest = [max_depth(flow, s, consumers[s]) for s in inlined]
+    view_of = cache(partial(_stage_view, flow))
+    deepest = [_max_depth(flow, s, consumers[s], view_of) for s in inlined]
     if not inlined:
         build_nest(flow.graph, flow.stages, consumers)
         return
@@ -255,7 +264,7 @@ def _can_stand(flow: Dataflow, producer: Stage, depth: int) -> bool:
     if any(flow.graph.is_moved_by(x.axis, [axis]) for axis in own for x in producer.loops):
         return False
     for r in consumers_of(flow)[producer]:
-        reader = view(flow.graph, r, loop_variables(flow.graph, r.loops))
+        reader = _stage_view(flow, r)
         for k, p in enumerate(r.operands):
             if p is not producer:
                 continue

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.core.conditions import less, less_equal, prove
-from fusewright.core.expr import ZERO, Expr, Int
+from fusewright.core.expr import ONE, ZERO, Expr
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Scan, Sort
@@ -80,7 +80,7 @@ class _Union:
 
     def join(self, a: Key, b: Key) -> None:
         ra, rb = self.find(a), self.find(b)
-        if ra != rb:
+        if ra is not rb and ra != rb:
             self.parent[rb] = ra
 
 
@@ -91,7 +91,7 @@ def computed(stages: Iterable[Stage]) -> list[Stage]:
 
 def is_loop(loop: Loop) -> bool:
     """Whether a loop appears in the kernel's text: serial and not of extent one."""
-    return loop.parallel.is_serial and loop.axis.extent != Int(1)
+    return loop.parallel.is_serial and loop.axis.extent != ONE
 
 
 def build_nest(
@@ -143,14 +143,16 @@ def _share(body: list[Stage], consumers: dict[Stage, list[Stage]]) -> _Union:
     union = _Union()
     for p in body:
         for c in consumers[p]:
-            for i in range(p.inline_depth):
-                if i >= len(c.loops) or p.loops[i] != c.loops[i]:
+            for i, own in enumerate(p.loops[: p.inline_depth]):
+                other = c.loops[i] if i < len(c.loops) else None
+                if other is not own and other != own:
                     raise ScheduleError(
                         f"{p.name} is inlined at depth {p.inline_depth} but its loop {i} is not "
                         f"loop {i} of its reader {c.name}; give both the same transforms, or use "
                         f"recompute() so that each reader has its own {p.name}"
                     )
-                union.join((p, i), (c, i))
+                if is_loop(own):
+                    union.join((p, i), (c, i))
     return union
 
 
@@ -194,7 +196,7 @@ def walk_problem(graph: AxisGraph, stage: Stage, along: int, loops: Sequence[Loo
     """Why loops would not walk along the axis number `along` of a stage in order, as
     `scan_problem` has it."""
     axis = stage.frame.output[along]
-    if axis.extent == Int(1):
+    if axis.extent == ONE:
         return None
     variables = [graph.variable(f"i{i}", x.axis.extent) for i, x in enumerate(loops)]
     known = [(x.axis, v) for x, v in zip(loops, variables, strict=True)]
@@ -206,7 +208,7 @@ def walk_problem(graph: AxisGraph, stage: Stage, along: int, loops: Sequence[Loo
     inner: Expr = ZERO
     walked: Expr = first
     for i, x in reversed(list(enumerate(loops))):
-        if x.axis.extent == Int(1) or not graph.depends(x.axis, [axis]):
+        if x.axis.extent == ONE or not graph.depends(x.axis, [axis]):
             continue
         in_slices = stage.grid_mode == "slices" and x.parallel in GRID_DIMS
         if (x.parallel.is_block and not in_slices) or (x.parallel.is_thread and inner != ZERO):
@@ -226,7 +228,7 @@ def scanning_threads(graph: AxisGraph, stage: Stage) -> Parallel | None:
         return None
     axis = stage.frame.output[stage.op.axis]
     for x in stage.loops:
-        along = x.parallel.is_thread and x.axis.extent != Int(1)
+        along = x.parallel.is_thread and x.axis.extent != ONE
         if along and graph.depends(x.axis, [axis]):
             return x.parallel
     return None
@@ -336,9 +338,10 @@ def _order(body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest) -
             first[child] = min(first.get(child, index[s]), index[s])
             child, node = node, node.parent
     before: dict[LoopNode, dict[Child, dict[Child, None]]] = {}
+    chains = {s: _chain(nest, s) for s in body}
     for p in body:
         for c in consumers[p]:
-            node, a, b = _meet(nest, p, c)
+            node, a, b = _meet(chains[p], chains[c])
             if a is not b:
                 before.setdefault(node, {}).setdefault(b, {})[a] = None
     for node, group in groups.items():
@@ -349,9 +352,8 @@ def _chain(nest: Nest, s: Stage) -> list[Child]:
     return [nest.root, *nest.home[s].path, s]
 
 
-def _meet(nest: Nest, p: Stage, c: Stage) -> tuple[LoopNode, Child, Child]:
-    """The innermost common node and the children of it that hold `p` and `c`."""
-    a, b = _chain(nest, p), _chain(nest, c)
+def _meet(a: Sequence[Child], b: Sequence[Child]) -> tuple[LoopNode, Child, Child]:
+    """The innermost common node of the chains of two stages, and its children in them."""
     depth = 0
     while a[depth] is b[depth]:
         depth += 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.paths import Refusal, domain_path
-from fusewright.core.expr import Int
+from fusewright.core.expr import ONE
 from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import computed, mixed_loop, scan_problem
@@ -32,9 +32,9 @@ def project_loops(
     plain = {Parallel.BULK: Parallel.SERIAL, Parallel.MMA: Parallel.UNROLL}
     loops = [Loop(x.axis, plain.get(x.parallel, x.parallel)) for x in loops]
     projected = [(x, graph.project(x.axis, domain)) for x in loops]
-    wanted = [c for _, c in projected if c.extent != Int(1)]
+    wanted = [c for _, c in projected if c.extent != ONE]
     for x, c in projected:
-        if c.is_unit or c.extent == Int(1):
+        if c.is_unit or c.extent == ONE:
             if any(graph.is_moved_by(w, [x.axis]) for w in wanted):
                 out += [*free, x]
                 free = []
@@ -44,15 +44,15 @@ def project_loops(
         out += [*free, Loop(c if x.parallel.is_serial else x.axis, x.parallel)]
         free = []
     for axis in domain:
-        if axis.extent != Int(1) and not graph.depends(axis, [x.axis for x in out]):
+        if axis.extent != ONE and not graph.depends(axis, [x.axis for x in out]):
             out.append(Loop(axis))
     return next((x for x in (tuple(out), tuple(loops)) if _covers(graph, x, domain)), None)
 
 
 def _covers(graph: AxisGraph, loops: Sequence[Loop], domain: Sequence[AxisClass]) -> bool:
     """Whether loops visit every point of a domain."""
-    variables = [(x.axis, graph.variable(f"i{i}", x.axis.extent)) for i, x in enumerate(loops)]
-    return not isinstance(domain_path(graph, variables, domain), Refusal)
+    known = [(x.axis, graph.loop_variable(i, x.axis)) for i, x in enumerate(loops)]
+    return not isinstance(domain_path(graph, known, domain), Refusal)
 
 
 def _is_bound(x: Loop) -> bool:

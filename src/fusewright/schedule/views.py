@@ -14,7 +14,7 @@ from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Computed, Gathered, Pinned
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int
+from fusewright.core.expr import ONE, ZERO, Expr
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.schedule.graph import Stage
@@ -50,7 +50,7 @@ def loop_variables(graph: AxisGraph, loops: Sequence[Loop]) -> tuple[Expr, ...]:
     out: list[Expr] = []
     for i, x in enumerate(loops):
         name = f"i{i}" if x.parallel.is_serial else x.parallel.value
-        out.append(ZERO if x.axis.extent == Int(1) else graph.variable(name, x.axis.extent))
+        out.append(ZERO if x.axis.extent == ONE else graph.variable(name, x.axis.extent))
     return tuple(out)
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Scan, Sort
 from fusewright.schedule.clone_untied_uses import clone_untied_uses
-from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics.candidates import Listed, Refused, Scheduler, schedule_with
+from fusewright.schedule.graph import Dataflow, FlowChanges, FlowState
+from fusewright.schedule.heuristics.candidates import (
+    Candidate,
+    Listed,
+    Listing,
+    Refused,
+    Scheduler,
+    schedule_with,
+)
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.inner_outer_reduction import InnerOuterScheduler, sums_of
 from fusewright.schedule.heuristics.matmul import MatmulScheduler
@@ -36,23 +44,72 @@ def schedule_group(flow: Dataflow, target: Target, wanted: Params | None = None)
     Raises ScheduleError with the stage that the first candidate cannot place, and where there is no
     candidate.
     """
-    tried: list[Scheduler[Any]] = []
-    error: ScheduleError | None = None
-    for scheduler in _schedulers(flow, target):
-        try:
-            chosen = schedule_with(scheduler, wanted)
-        except ScheduleError as e:
-            chosen, error = None, error or e
-        if chosen is not None:
-            return chosen
-        tried.append(scheduler)
-    if error is not None:
-        raise error
-    name = flow.outputs[0].name
-    if wanted is not None:
-        raise ScheduleError(f"{name}: {wanted} is not among the candidates for this group")
-    refused = (c for s in tried for c in s.candidates() if isinstance(c, Refused))
-    raise ScheduleError(f"{name}: {'; '.join(f'{c.what}: {c.why}' for c in refused)}")
+    ways = Ways(flow, target)
+    params = ways.first(wanted)
+    ways.settle()
+    return params
+
+
+class Ways:
+    """The ways to schedule a group, one after the other, on one dataflow that is prepared once:
+
+    first() -> settle()                              the rules' choice
+    first() -> others(), keep() some -> settle()     what was kept last, else the rules' choice
+    """
+
+    def __init__(self, flow: Dataflow, target: Target) -> None:
+        self.flow = flow
+        self._listings = map(Listing[Any], _schedulers(flow, target))
+        self._taken: list[Listing[Any]] = []
+        self._prepared: FlowState | None = None
+        self._chosen: FlowChanges | None = None
+
+    def first(self, wanted: Params | None = None) -> Params:
+        """Schedules the dataflow as `schedule_group` does."""
+        error: ScheduleError | None = None
+        for listing in self._listings:
+            self._taken.append(listing)
+            self._prepared = self.flow.begin()
+            try:
+                chosen = schedule_with(listing, wanted)
+            except ScheduleError as e:
+                chosen, error = None, error or e
+            if chosen is not None:
+                return chosen
+            self.flow.graph.keep()
+        if error is not None:
+            raise error
+        name = self.flow.outputs[0].name
+        if wanted is not None:
+            raise ScheduleError(f"{name}: {wanted} is not among the candidates for this group")
+        refused = (c for listing in self._taken for c in listing if isinstance(c, Refused))
+        raise ScheduleError(f"{name}: {'; '.join(f'{c.what}: {c.why}' for c in refused)}")
+
+    def others(self, wanted: Callable[[Params], bool]) -> Iterator[Candidate[Any]]:
+        """The wanted candidates that apply, of the scheduler that has the first one and of those
+        behind it; the dataflow is scheduled by each until the next one is asked for."""
+        assert self._prepared is not None, "no first way was asked for"
+        self._chosen = self.flow.changes(self._prepared)
+        self.flow.go_back(self._prepared)
+        self._prepared = self.flow.begin()
+        for listing in chain(self._taken[-1:], self._listings):
+            for c in _each_scheduled(listing, wanted):
+                if not isinstance(c, Refused):
+                    yield c
+
+    def keep(self) -> None:
+        """Of the others the one by which the dataflow is scheduled stays so in the end."""
+        assert self._prepared is not None
+        self._chosen = self.flow.changes(self._prepared)
+
+    def settle(self) -> None:
+        """Leaves the dataflow as it is scheduled; no other way can be asked for any more."""
+        assert self._prepared is not None
+        if self._chosen is None:
+            self.flow.graph.keep()
+        else:
+            self.flow.go_back(self._prepared)
+            self.flow.redo(self._chosen)
 
 
 def candidates_of(flow: Dataflow, target: Target) -> list[Listed[Any]]:
@@ -68,19 +125,27 @@ def each_scheduled(
     dataflow is scheduled by each until the next one is asked for, unscheduled and prepared
     afterwards. Refused with the reason where that fails."""
     for scheduler in _schedulers(flow, target):
-        for c in scheduler.candidates():
-            if isinstance(c, Refused):
-                yield c
-                continue
-            if not wanted(c.params):
-                continue
-            with flow.trial():
-                try:
-                    applied = scheduler.apply(c.plan)
-                except ScheduleError as e:
-                    yield Refused(c.what, str(e))
-                else:
-                    yield c if applied else Refused(c.what, "its loops do not fit the group")
+        yield from _each_scheduled(Listing(scheduler), wanted)
+
+
+def _each_scheduled(
+    listing: Listing[Any], wanted: Callable[[Params], bool]
+) -> Iterator[Listed[Any]]:
+    """The same of one scheduler."""
+    scheduler = listing.scheduler
+    for c in listing:
+        if isinstance(c, Refused):
+            yield c
+            continue
+        if not wanted(c.params):
+            continue
+        with scheduler.flow.trial():
+            try:
+                applied = scheduler.apply(c.plan)
+            except ScheduleError as e:
+                yield Refused(c.what, str(e))
+            else:
+                yield c if applied else Refused(c.what, "its loops do not fit the group")
 
 
 def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:

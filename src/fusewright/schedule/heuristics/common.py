@@ -12,7 +12,7 @@ from fusewright.axes.frames import Gathered
 from fusewright.axes.paths import Refusal, domain_path
 from fusewright.axes.pieces import pieces_of
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, variables
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Pointwise, Scan, Take, TakeAlong, contiguous_strides, moves_data
 from fusewright.memory import Memory
@@ -74,7 +74,7 @@ def reference_output(flow: Dataflow) -> Stage:
 
 def merge_all(flow: Dataflow, loops: Sequence[Loop]) -> Loop | None:
     """One loop over all of these, the first outermost; None for no loops."""
-    sized = [x for x in loops if x.axis.extent != Int(1)]
+    sized = [x for x in loops if x.axis.extent != ONE]
     if not sized:
         return None
     axis = sized[0].axis
@@ -101,7 +101,7 @@ def fast_axis(flow: Dataflow) -> AxisClass | None:
         return None
     s, k = largest
     for index, stride in zip(s.frame.operands[k], strides_of(s.operands[k]), strict=True):
-        if isinstance(index, AxisClass) and stride == Int(1) and index.extent != Int(1):
+        if isinstance(index, AxisClass) and stride == ONE and index.extent != ONE:
             return flow.graph.normal(index)
     return None
 
@@ -283,7 +283,7 @@ def global_accesses(
             elif own is not None and x is s.loops[-1]:
                 values.append(own)
             else:
-                unit = x.axis.extent == Int(1)
+                unit = x.axis.extent == ONE
                 values.append(ZERO if unit else flow.graph.variable(f"i{i}", x.axis.extent))
         loops = [(x.axis, v) for x, v in zip(s.loops, values, strict=True)]
         path = domain_path(flow.graph, loops, s.frame.domain)

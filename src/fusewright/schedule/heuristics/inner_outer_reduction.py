@@ -32,7 +32,13 @@ from fusewright.fusion.persistent_rows import (
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_parts
-from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
+from fusewright.schedule.heuristics.candidates import (
+    Beginnings,
+    Candidate,
+    Listed,
+    Refused,
+    distinct,
+)
 from fusewright.schedule.heuristics.common import (
     Params,
     by_stride,
@@ -136,6 +142,7 @@ class InnerOuterScheduler:
         rows = merge_all(flow, [each, parts, *(() if self._fast is None else (columns,))])
         width = vector_of_rows(flow, partial, rows, lanes, inner=True)
         self._vector = width if self._fast is None else math.gcd(width, estimate(lanes.axis.extent))
+        self._beginnings = Beginnings(flow)
 
     def candidates(self) -> Iterator[Listed[PersistentRows] | Listed[RowsOfThreads]]:
         """Rows of threads where rows were dealt in packs for them; the ways for the widest vectors,
@@ -168,6 +175,7 @@ class InnerOuterScheduler:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
         if isinstance(plan, RowsOfThreads):
             return self._apply_staged(plan)
+        self._beginnings.edit("rows", self._separate)
         around, several = _around(self.flow, self._parts, self._each, plan, self._fast is not None)
         inside = _inside(self.flow, self._columns, self._fast, plan)
         self._follow(
@@ -187,6 +195,7 @@ class InnerOuterScheduler:
         """Walks over the rows through shared memory."""
         flow = self.flow
         staged = StagedRows(flow, numel(self._row.operands[0].shape))
+        self._separate()
         trips, rows = split(flow, self._each, plan.rows)
         around = (Loop(self._parts.axis, Parallel.BIDX), Loop(trips.axis))
         several, threads = split(flow, rows, THREADS_OF_ROWS)
@@ -196,10 +205,12 @@ class InnerOuterScheduler:
         whole = self.flow.graph.merge(rows.axis, self._whole.axis)
         return staged.bind(around, whole, plan.vector, THREADS_OF_ROWS)
 
+    def _separate(self) -> None:
+        separate_phases(self.flow, self._row, self._copies)
+
     def _follow(self, loops: tuple[Loop, ...]) -> None:
         """Lets all stages that vary from row to row run along these loops."""
-        flow, row, partial = self.flow, self._row, self._partials[0]
-        separate_phases(flow, row, self._copies)
+        flow, partial = self.flow, self._partials[0]
         set_loops(flow, partial, loops)
         blocks = loops[0].axis
         transform_like(flow, partial, align=True)

@@ -292,7 +292,7 @@ class Walk:
     those to large tensors all have them (`is_wide`), the bytes that are accessed in whole words
     (`aligned`), cut or taken out of several, with what these bring beside (`cut`), or element by
     element (`narrow`), and the `accesses` that a thread makes for its lanes, to small tensors as
-    well."""
+    well: `is_least` where none takes more than one."""
 
     loop: Loop
     width: int
@@ -301,6 +301,7 @@ class Walk:
     cut: int = 0
     narrow: int = 0
     accesses: float = 0.0
+    is_least: bool = False
 
     @property
     def all_accesses(self) -> float:
@@ -323,8 +324,11 @@ def _walks(flow: Dataflow, reference: Stage, target: Target) -> list[Walk]:
     if flat is None:
         return []
     full = _full_width(flow, reference, target)
-    widths = [w for w in (16, 8, 4, 2) if w <= full]
-    plain = [_measured(flow, reference, flat, w) for w in widths]
+    plain: list[Walk] = []
+    for width in (w for w in (16, 8, 4, 2) if w <= full):
+        plain.append(_measured(flow, reference, flat, width))
+        if plain[-1].is_wide and plain[-1].is_least:
+            break  # narrower lanes take as many accesses for fewer elements
     wide = [w for w in plain if w.is_wide]
     plain_walk = Walk(flat, 1)
     best = min(wide, key=lambda w: (w.accesses / w.width, w.width), default=plain_walk)
@@ -403,7 +407,7 @@ def _measured(
     all_large = bool(large) and all(large)
     put_together = nbytes[Fit.CUT] + nbytes[Fit.TAKEN] + nbytes[Fit.PIECES]
     by_fit = (nbytes[Fit.WORDS], put_together, nbytes[Fit.NARROW])
-    return Walk(flat, width, all_large, *by_fit, accesses)
+    return Walk(flat, width, all_large, *by_fit, accesses, accesses == len(found))
 
 
 def _strays(flow: Dataflow, reference: Stage, walk: Walk) -> set[Stage]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul
 from fusewright.schedule.graph import Dataflow
-from fusewright.schedule.heuristics import each_scheduled, schedule_group
+from fusewright.schedule.heuristics import Ways, each_scheduled, schedule_group
 from fusewright.schedule.heuristics.candidates import Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, bound_us, cost
@@ -90,8 +90,8 @@ class Decision:
 @dataclass(frozen=True, slots=True, eq=False)
 class Decisions:
     """The decisions on groups that were made, by what a group is decided by. `scheduled`: by that
-    and by what spells a group, groups as they are scheduled by the rules' first choice, where it is
-    taken; each is lowered once."""
+    and by what spells a group, groups as they are scheduled, with the parameters; each is lowered
+    once."""
 
     made: dict[object, Decision] = field(default_factory=dict[object, Decision])
     scheduled: dict[tuple[object, object], tuple[Dataflow, Params]] = field(
@@ -99,32 +99,34 @@ class Decisions:
     )
 
 
-def decide(
-    dataflow: Callable[[], Dataflow], flow: Dataflow, params: Params, target: Target
-) -> Decision:
-    """Whether a candidate is predicted faster than what the rules chose by more than the model
-    errs; of several the fastest.
+def decide(ways: Ways, params: Params, target: Target) -> Decision:
+    """Whether a candidate is predicted faster than what the rules chose, `params`, by more than the
+    model errs; of several the fastest. The dataflow is scheduled by what is decided.
 
-    `flow` is the group as it is scheduled by `params`, `dataflow` makes it anew. Nothing else is
-    rated where no candidate could be so much faster, or where that gains less than a launch costs.
-    Products are ranked by a model of their own.
+    Nothing else is rated where no candidate could be so much faster, or where that gains less than
+    a launch costs. Products are ranked by a model of their own.
     """
-    work = work_of(flow, params)
+    work = work_of(ways.flow, params)
     own = cost(work, target)
     bound = bound_us(work, target)
-    is_product = any(isinstance(s.op, MatMul) for s in flow.stages)
+    is_product = any(isinstance(s.op, MatMul) for s in ways.flow.stages)
     if is_product or own.us < max(KIN_MARGIN * bound, bound + target.calibration.launch_us):
+        ways.settle()
         return Decision(None, own)
     first, kin_only = _other_than_vectors(params), own.us < MARGIN * bound
 
     def wanted(p: Params) -> bool:
         return _other_than_vectors(p) != first and (_is_kin(p, params) or not kin_only)
 
-    listed = rate(dataflow(), target, wanted)
-    rated = [c for c in listed if isinstance(c, Rated)]
-    better = (c for c in rated if _is_faster(c, Rated("", params, own)))
-    best = min(better, key=lambda c: c.cost.us, default=None)
-    return Decision(None, own) if best is None else Decision(best.params, best.cost)
+    decision, known = Decision(None, own), Rated("", params, own)
+    for c in ways.others(wanted):
+        other = Rated(c.what, c.params, cost(work_of(ways.flow, c.params), target))
+        is_least = decision.better is None or other.cost.us < decision.cost.us
+        if is_least and _is_faster(other, known):
+            decision = Decision(other.params, other.cost)
+            ways.keep()
+    ways.settle()
+    return decision
 
 
 def _is_faster(other: Rated, first: Rated) -> bool:
@@ -164,11 +166,12 @@ def _accesses(params: Params) -> list[tuple[str, object]]:
 def decided(
     dataflow: Callable[[], Dataflow], target: Target
 ) -> tuple[Decision, tuple[Dataflow, Params]]:
-    """The decision on a group, and the group as it is scheduled by the rules' first choice. Raises
-    ScheduleError where no candidate is left."""
-    flow = dataflow()
-    params = schedule_group(flow, target)
-    return decide(dataflow, flow, params, target), (flow, params)
+    """The decision on a group, and the group as it is scheduled by it. Raises ScheduleError where
+    no candidate is left."""
+    ways = Ways(dataflow(), target)
+    params = ways.first()
+    decision = decide(ways, params, target)
+    return decision, (ways.flow, decision.better or params)
 
 
 def _other_than_vectors(params: Params) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_columns, padded_kept
-from fusewright.schedule.heuristics.candidates import Listed, distinct
+from fusewright.schedule.heuristics.candidates import Beginnings, Listed, distinct
 from fusewright.schedule.heuristics.column_plans import of_columns
 from fusewright.schedule.heuristics.common import (
     by_stride,
@@ -89,6 +89,7 @@ class ReductionScheduler:
         self._kept = padded_kept(flow, self._reference, reduced)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
         self._begins_anywhere = self._reduced is not reduced
+        self._beginnings = Beginnings(flow)
 
     def candidates(
         self,
@@ -110,18 +111,10 @@ class ReductionScheduler:
             return self._tiled.apply(plan)
         if isinstance(plan, ShortRows):
             return self._short.apply(plan)
-        flow, reference, copies = self.flow, self._reference, self._copies
-        held = held_copies(flow, reference, copies)
-        in_shared: list[Stage] = []
-        if plan.held_in is Memory.SHARED:
-            held = instead_of(flow, reference, held)
-            in_shared = [copy_after(flow, c, memory=Memory.SHARED) for c in held]
-            separate_phases(flow, reference, [*held, *in_shared])
-        elif plan.held_in is None:
-            separate_phases(flow, reference, [])
-        else:
-            elements = plan.unrolled * plan.vector
-            hold_in_registers(flow, reference, copies, elements, held)
+        flow, reference = self.flow, self._reference
+        elements = plan.unrolled * plan.vector if plan.held_in is Memory.LOCAL else 0
+        begins = plan.held_in, elements
+        held, in_shared = self._beginnings.edit(begins, lambda: self._separate(*begins))
         walk = self._trips(plan)
         set_loops(flow, reference, _loops(flow, self._kept, self._reduced, plan, walk))
         transform_like(flow, reference, align=True)
@@ -140,6 +133,22 @@ class ReductionScheduler:
                 serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
                 inline_to(flow, {s: next(serial, len(s.loops))})
         return True
+
+    def _separate(self, held_in: Memory | None, elements: int) -> tuple[list[Stage], list[Stage]]:
+        """Places copies of a row, of which a thread has so many elements, and gives passes what
+        must not be kept between them. What is held, and what shared memory holds of it."""
+        flow, reference, copies = self.flow, self._reference, self._copies
+        held = held_copies(flow, reference, copies)
+        in_shared: list[Stage] = []
+        if held_in is Memory.SHARED:
+            held = instead_of(flow, reference, held)
+            in_shared = [copy_after(flow, c, memory=Memory.SHARED) for c in held]
+            separate_phases(flow, reference, [*held, *in_shared])
+        elif held_in is None:
+            separate_phases(flow, reference, [])
+        else:
+            hold_in_registers(flow, reference, copies, elements, held)
+        return held, in_shared
 
     def _read_ahead(self, held: list[Stage], plan: ReductionPlan) -> list[Stage]:
         """The reads of other inputs of which a thread needs one element for each of its vectors,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import Fit
@@ -174,7 +174,18 @@ def _fits(
     flow: Dataflow, reference: Stage, other: Loop | None, lanes: Loop, width: int
 ) -> frozenset[Fit]:
     """How the large accesses lie in words of memory with so many lanes; as if narrow where there
-    are none."""
+    are none. Rules that look at one way after the other ask for the same lanes again."""
+    key = ("fits", reference, other, lanes, width, tuple(flow.stages))
+    found = flow.graph.fresh_memo().get(key)
+    if found is None:
+        found = _fits_of(flow, reference, other, lanes, width)
+        flow.graph.fresh_memo()[key] = found
+    return cast("frozenset[Fit]", found)
+
+
+def _fits_of(
+    flow: Dataflow, reference: Stage, other: Loop | None, lanes: Loop, width: int
+) -> frozenset[Fit]:
     lane = flow.graph.variable("lane", Int(width))
     with flow.trial():
         outer, inside = split(flow, lanes, width)

@@ -145,7 +145,8 @@ def _request(
     if a.data and _lie_apart(address, a.tensor.dtype.nbytes):
         is_wide = False
     single = list(_single(a, address, active, is_wide=is_wide))
-    sectors, pairs, lines = _counted(a, address, active, single)
+    alone = [tuple(_distinct(x, on, *UNITS)) for x, on in single]
+    sectors, pairs, lines = _counted(a, address, active, alone)
     times = blocks * trips * warps
     serial = _serial(loops, is_wide=is_wide)
     conditions = _instructions(a.conditions, serial, parts)
@@ -155,7 +156,7 @@ def _request(
         times * sectors * SECTOR_NBYTES,
         0.0 if a.tensor is a.stage else times * max(0.0, 2 * pairs - sectors) * SECTOR_NBYTES,
         times * lines,
-        times * _unfilled(a, single),
+        times * _unfilled(a, single, alone),
         _instructions(places, serial, parts) + picked_instructions(a, serial, parts),
         conditions,
         float(active.any(axis=(1, 2) if is_wide else 1).mean()),
@@ -348,14 +349,14 @@ def _by_halves(address: Points, active: Points, itemsize: int) -> Iterator[tuple
 
 
 def _counted(
-    a: GlobalAccess, address: Points, active: Points, single: Sequence[tuple[Points, Points]]
+    a: GlobalAccess, address: Points, active: Points, alone: Sequence[tuple[float, ...]]
 ) -> tuple[float, float, float]:
-    """Sectors, pairs of sectors and lines of a warp in the mean. A read finds in the first-level
-    cache what the thread's accesses before it have brought; writes go on one by one."""
-    alone = [tuple(_distinct(x, on, *UNITS)) for x, on in single]
+    """Sectors, pairs of sectors and lines of a warp in the mean, of accesses that have so many
+    `alone`. A read finds in the first-level cache what the thread's accesses before it have
+    brought; writes go on one by one."""
     sectors, pairs, lines = (sum(found[k] for found in alone) for k in range(len(UNITS)))
-    if a.tensor is not a.stage:
-        sectors, pairs, _ = _distinct(address, active, *UNITS)
+    if a.tensor is not a.stage and len(alone) > 1:
+        sectors, pairs = _distinct(address, active, *UNITS[:2])
     return sectors, pairs, lines
 
 
@@ -510,7 +511,11 @@ def _goes_on(a: GlobalAccess, loops: Sequence[tuple[Loop, Expr]], inner: Loop | 
     return False
 
 
-def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float:
+def _unfilled(
+    a: GlobalAccess,
+    single: Sequence[tuple[Points, Points]],
+    alone: Sequence[tuple[float, ...]],
+) -> float:
     """Bytes of the sectors of a warp's writes that it does not write, in the mean; of a write that
     fills no more than half of its sectors those of the whole lines, which take as long as if they
     were written: rows of 36 bytes, four a thread, 3.1 times what their sectors would (one H100); of
@@ -518,8 +523,7 @@ def _unfilled(a: GlobalAccess, single: Sequence[tuple[Points, Points]]) -> float
     if a.tensor is not a.stage:
         return 0.0
     total = 0.0
-    for address, active in single:
-        sectors, pairs, in_lines = _distinct(address, active, *UNITS)
+    for (address, active), (sectors, pairs, in_lines) in zip(single, alone, strict=True):
         asked, lines = sectors * SECTOR_NBYTES, in_lines * LINE_NBYTES
         own = a.tensor.dtype.nbytes * float(active.sum()) / len(active)
         if 2 * own <= asked:
