@@ -62,6 +62,7 @@ from fusewright.fusion.passes.split_maps import split_maps, split_results
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
+from fusewright.fusion.passes.strip_partials import strip_partials
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
@@ -354,6 +355,8 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
     has_scans = any(isinstance(t.op, Scan) for t in walks.values)
     found = [_Cut(_in_parts(walks, target))]
+    strips = strip_partials(walks, target)
+    found += [_Cut(_in_parts(strips, target))] if strips is not walks else []
     if len(walks.values) == len(apart.values) and not has_scans:
         return found
     return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]

@@ -4,6 +4,7 @@
     of_line      a scan of few lines, the same
     beside_rows  sums of columns in a kernel that reduces rows: a part of the rows for every block
     in_chunks    two reductions of one value, the second needing the first, in one pass over it
+    strip_of_columns    sums of rows in a kernel that holds columns: as many as a block has
 
 Counts follow from shapes, dtypes and the target, never from occupancy, so that results are bitwise
 equal from run to run. Down the slow axes parts are interleaved where a run would be short or begin
@@ -282,6 +283,20 @@ def beside_rows(
     pack = own or _pack(f, length)
     pack = pack if f.size >= LEAST_PACKS * count * pack else 1
     return Partition.by_count(f.size, count, is_interleaved=True, pack=pack)
+
+
+def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Target) -> int:
+    """The columns that a block takes side by side, of each row of which it makes a partial result,
+    where neighbours are `run` columns at a time and a row has `row_nbytes` an element: words for
+    all lanes of a warp, or for half of them, while two blocks of a multiprocessor hold them in
+    registers and all have some; else a line of memory. 0 where a run would leave too many threads
+    without a column."""
+    lanes, line = lanes_of_word(f.nbytes), LINE_NBYTES // f.nbytes
+    held = REGISTER_NBYTES * target.registers_per_sm // (4 * f.size * row_nbytes)
+    most = min(held, f.kept // (2 * target.multiprocessors))
+    wide = [n for n in (WARP_SIZE * lanes, WARP_SIZE * lanes // 2) if n <= most]
+    even = (n for n in (*wide, line) if -run % n <= EVEN_SHARE * run)
+    return next(even, 0)
 
 
 def _rows_of_threads(f: PartitionFacts, held: Held, length: int, target: Target) -> int:

@@ -62,12 +62,13 @@ class Sums:
 def sums_of(flow: Dataflow) -> Sums | None:
     """The reductions of a group that makes partial results of the rows that it reduces; None for
     other groups. Formation lets no others along different axes into one kernel. What is reduced
-    along the axis of a cut is a partial result, whatever stands between the cut and it."""
+    along the axis of a cut is a partial result, whatever stands between the cut and it. Cuts behind
+    other axes are those of columns (`strips`)."""
     reductions = [s for s in flow.stages if s.is_reduction]
     cut = [
         s.frame.output[s.op.axes[0] + a]
         for s in flow.stages
-        if isinstance(s.op, Parts)
+        if isinstance(s.op, Parts) and not s.op.axes[0]
         for a in s.op.partition.place_axes
     ]
     if len(reductions) < 2 or not cut:

@@ -69,6 +69,9 @@ class ReductionFacts:
     """Whether the number of columns is known, so that clusters may share them out."""
     item_nbytes: int = MAX_VECTOR_NBYTES
     """Bytes of an element of the largest type that is worth holding."""
+    strip: int = 0
+    """Columns that a block has side by side, where it makes a partial result of them in each row;
+    0 for as many as suit it."""
 
     @property
     def nbytes(self) -> int:
