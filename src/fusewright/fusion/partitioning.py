@@ -259,13 +259,15 @@ def beside_rows(
     fast: int = 1,
     at_a_time: int = 1,
     may_be_whole: bool = False,
+    max_cluster: int = 1,
 ) -> Partition | None:
     """A part of the rows, of `length` elements of which `held` is kept, for every one of the blocks
     that a multiprocessor holds; of short rows packs, so that a block reads runs of memory. Axes
     kept beside those of a row have parts of their own; where these are half of the fewest blocks
     that have enough bytes under way, or of the multiprocessors and rows are too few for more, one
     part `may_be_whole`. Of `fast` neighbours in a row each is reduced to a result of its own;
-    threads take so many rows `at_a_time`."""
+    threads take so many rows `at_a_time`. Rows that no block holds may be held by clusters of up to
+    `max_cluster` blocks, each of which has a part."""
     several = max(1, f.kept // length)
     own = _rows_of_threads(f, held, length, target) if fast == 1 else 0
     blocks = held.blocks_at_once(length) if own else held.blocks(length, fast, at_a_time)
@@ -274,7 +276,11 @@ def beside_rows(
     if room and 2 * room >= held.fewest_blocks(length, fast) * target.multiprocessors:
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
-    most = min(blocks * target.multiprocessors // several, f.size // least)
+    cluster = 1
+    if not blocks and fast == 1 and (clusters := held.clusters(length, max_cluster)):
+        cluster = clusters[0]
+        blocks = held.blocks(held.slice(length, cluster))
+    most = min(blocks * target.multiprocessors // (cluster * several), f.size // least)
     # What is computed of rows is stored with nothing between them.
     period = 1 if own or fast > 1 else max(f.period, period_of_rows(length, f.nbytes))
     count = number_of_rows(f.lengths, most, period, 0.0)

@@ -47,6 +47,8 @@ FURTHER = 3
 CHOICES = 6
 """Numbers of vectors of a thread that are looked at, from the fewest that a block may have on."""
 
+CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that share the rows which no block holds."""
 THREADS_OF_ROWS = 64
 """Threads of a block each of which has rows of its own, as many of them as a word has lanes, so
 that what a block takes at a time is whole words, of rows of any length. The smallest blocks of
@@ -95,6 +97,18 @@ class Held:
         where registers do not hold one."""
         counts = (self.blocks(length, fast, n) for n in ROWS_AT_A_TIME)
         return min(filter(None, counts), default=0)
+
+    def clusters(self, length: int, most: int) -> list[int]:
+        """The numbers of blocks, up to `most`, whose registers together hold a row of whole words,
+        none for others."""
+        is_whole = length % lanes_of_word(min(self.moving, default=1)) == 0
+        sizes = [n for n in CLUSTERS if n <= most] if is_whole else []
+        return [n for n in sizes if self.blocks(self.slice(length, n))]
+
+    def slice(self, length: int, cluster: int) -> int:
+        """The elements that a block of a cluster has of a row, whole words."""
+        lanes = lanes_of_word(min(self.moving))
+        return -(-length // (cluster * lanes)) * lanes if cluster > 1 else length
 
     def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
@@ -152,6 +166,8 @@ class PersistentRows:
     side_by_side: int
     blocks: int
     at_a_time: int = 1
+    cluster: int = 1
+    """Blocks that share a row, each with a slice of it."""
 
 
 def persistent_rows(

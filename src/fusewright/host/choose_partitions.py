@@ -82,7 +82,8 @@ def _partitions(
         if rows:
             row, fast = rows[0]
             held = held_of(inputs, facts.total, row, len(partials))
-            found = beside_rows(facts, held, row, target, fast=fast)
+            clusters = target.max_cluster
+            found = beside_rows(facts, held, row, target, fast=fast, max_cluster=clusters)
         else:
             found = to_fill(facts, target)
         out |= {} if found == cut.partition else {t: found}

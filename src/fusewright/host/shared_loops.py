@@ -36,7 +36,7 @@ from fusewright.fusion.partitioning import held_of
 from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK
 from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
-from fusewright.target import MAX_VECTOR_NBYTES, WARP_SIZE
+from fusewright.target import MAX_CLUSTER, MAX_VECTOR_NBYTES, WARP_SIZE
 
 LEAST_PARTS = 64
 """Parts of the rows, a block each, from which row results and those of columns share a kernel."""
@@ -197,10 +197,12 @@ def _partials_problem(
         return "parts of rows of unknown size have no partial results"
     rows_of_part = cuts[0].partition.each
     blocks = _numel(partials[0].op.operands[0].shape) // (rows_of_part * length)
-    if blocks < LEAST_PARTS:
-        return f"{blocks} parts of the rows are too few blocks"
     held = held_of(g.sources, _numel(source.shape), length, len(partials))
     at_once = held.fewest_blocks(length, _numel(tuple(c.extent for c in beside[0])))
+    if not at_once and not beside[0] and (clusters := held.clusters(length, MAX_CLUSTER)):
+        blocks, at_once = blocks * clusters[0], 1
+    if blocks < LEAST_PARTS:
+        return f"{blocks} parts of the rows are too few blocks"
     if not at_once:
         return "the registers of a block do not hold a row and the partial results of its columns"
     if rows_of_part > MOST_ROWS * cuts[0].partition.pack and blocks < at_once * LEAST_PARTS:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
@@ -23,10 +23,12 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.inputs_behind import fast_kept
 from fusewright.fusion.ir import Parts, ViewBase
 from fusewright.fusion.persistent_rows import (
+    FURTHER,
     THREADS_OF_ROWS,
     Held,
     PersistentRows,
     persistent_rows,
+    ways_of,
 )
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
@@ -149,15 +151,28 @@ class InnerOuterScheduler:
     def _ways(self) -> Iterator[Listed[PersistentRows]]:
         fast = 1 if self._fast is None else estimate(self._fast.axis.extent)
         length = estimate(self._columns.axis.extent) * fast
+        found = list(self._ways_of(length, fast))
+        if not any(isinstance(c, Candidate) for c in found) and fast == 1 and not self._is_skewed:
+            for cluster in self._held.clusters(length, self._target.max_cluster):
+                found += self._ways_of(self._held.slice(length, cluster), fast, cluster)
+        yield from found
+
+    def _ways_of(
+        self, length: int, fast: int, cluster: int = 1
+    ) -> Iterator[Listed[PersistentRows]]:
+        """The ways to hold a row, or a slice of it in each block of a cluster."""
         row = self._held.row(length, is_skewed=self._is_skewed, fast=fast)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
-        blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
+        blocks = cluster * estimate(self._parts.axis.extent) / self._target.multiprocessors
         each = estimate(self._each.axis.extent)
         for vector in widths:
             registers = self._target.registers_per_sm
-            ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
+            if cluster == 1:
+                ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
+            else:
+                ways = ways_of(row, vector, registers, 1)[: 1 + FURTHER]
             for way in ways:
-                yield _candidate(way)
+                yield _candidate(replace(way, cluster=cluster))
             if not ways:
                 why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
@@ -171,7 +186,12 @@ class InnerOuterScheduler:
             each, own = split(self.flow, each, plan.at_a_time)
             several = (Loop(own.axis, Parallel.UNROLL),)
         around = _around(self.flow, self._parts, each, plan, is_down=self._fast is not None)
-        inside = _inside(self.flow, self._columns, self._fast, plan)
+        columns = self._columns
+        if plan.cluster > 1:
+            own = self._held.slice(estimate(columns.axis.extent), plan.cluster)
+            slices, columns = split(self.flow, columns, own)
+            around = (*around, Loop(slices.axis, Parallel.CLUSTERX))
+        inside = _inside(self.flow, columns, self._fast, plan)
         self._follow(
             (
                 *around,
@@ -212,8 +232,10 @@ class InnerOuterScheduler:
 
 def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     beside, most, several = way.side_by_side, way.blocks, way.at_a_time
+    slices = f", slices in a cluster of {way.cluster}" if way.cluster > 1 else ""
     what = (
-        f"{beside * several} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+        f"{beside * several} rows at a time, {way.threads} threads a row, vectors of "
+        f"{way.vector}{slices}"
     )
     params = Params.of(
         "rows",
@@ -222,6 +244,7 @@ def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
         threads=way.threads,
         rows=beside,
         each=several if several > 1 else None,
+        cluster=way.cluster if way.cluster > 1 else None,
     )
     return Candidate(what, params, way)
 
