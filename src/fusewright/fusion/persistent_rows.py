@@ -100,10 +100,12 @@ class Held:
 
     def clusters(self, length: int, most: int) -> list[int]:
         """The numbers of blocks, up to `most`, whose registers together hold a row of whole words,
-        none for others."""
+        none for others; first those of which the most rows are held at a time: while some clusters
+        meet, others load."""
         is_whole = length % lanes_of_word(min(self.moving, default=1)) == 0
         sizes = [n for n in CLUSTERS if n <= most] if is_whole else []
-        return [n for n in sizes if self.blocks(self.slice(length, n))]
+        held = {n: self.blocks(self.slice(length, n)) / n for n in sizes}
+        return sorted((n for n in sizes if held[n]), key=lambda n: (-held[n], n))
 
     def slice(self, length: int, cluster: int) -> int:
         """The elements that a block of a cluster has of a row, whole words."""
