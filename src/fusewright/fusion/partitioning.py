@@ -21,7 +21,7 @@ from fusewright.core.expr import ONE, constant_value
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind, whole_inputs
 from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, Held
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, Held, Slices
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
 from fusewright.target import (
     LINE_NBYTES,
@@ -276,11 +276,10 @@ def beside_rows(
     if room and 2 * room >= held.fewest_blocks(length, fast) * target.multiprocessors:
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
-    cluster = 1
-    if not blocks and fast == 1 and (clusters := held.clusters(length, max_cluster)):
-        cluster = clusters[0]
-        blocks = held.blocks(held.slice(length, cluster))
-    most = min(blocks * target.multiprocessors // (cluster * several), f.size // least)
+    if not blocks and fast == 1:
+        slices = held.slices(length, max_cluster, target.shared_nbytes_per_sm)
+        blocks = _rows_at_once(slices, several * (f.size // least), target.multiprocessors)
+    most = min(int(blocks * target.multiprocessors) // several, f.size // least)
     # What is computed of rows is stored with nothing between them.
     period = 1 if own or fast > 1 else max(f.period, period_of_rows(length, f.nbytes))
     count = number_of_rows(f.lengths, most, period, 0.0)
@@ -303,6 +302,17 @@ def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Targe
     wide = [n for n in (WARP_SIZE * lanes, WARP_SIZE * lanes // 2) if n <= most]
     even = (n for n in (*wide, line) if -run % n <= EVEN_SHARE * run)
     return next(even, 0)
+
+
+def _rows_at_once(slices: Sequence[Slices], most: int, multiprocessors: int) -> float:
+    """The rows that a multiprocessor has a slice of, counted by slices: in clusters that keep most
+    multiprocessors busy where there are no more than `most` of them, then of the most rows."""
+
+    def busy(s: Slices) -> int:
+        return min(most * s.cluster, multiprocessors)
+
+    best = max(slices, key=busy, default=None)
+    return 0.0 if best is None else best.blocks / best.cluster
 
 
 def _rows_of_threads(f: PartitionFacts, held: Held, length: int, target: Target) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.core.instructions import CODE
 from fusewright.fusion.row_alignment import are_short, lanes_of_word, length_from_word
@@ -80,17 +80,20 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Held:
     """What registers hold of each element of a row: bytes of the inputs that differ from row to
-    row, bytes of those that all rows share, and the sums of its column."""
+    row, bytes of those that all rows share, and the sums of its column. `is_ring`: whether the next
+    row is on its way to shared memory, not to registers."""
 
     moving: tuple[int, ...]
     shared: tuple[int, ...]
     sums: int
+    is_ring: bool = False
 
     @property
     def words(self) -> float:
         """Registers an element: inputs that differ from row to row are held twice, of this row and
         of the next one on its way."""
-        return self.sums + (2 * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
+        times = 1 if self.is_ring else 2
+        return self.sums + (times * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
 
     def fewest_blocks(self, length: int, fast: int = 1) -> int:
         """Such blocks that have enough bytes under way, with as many rows at a time as it takes; 0
@@ -98,19 +101,25 @@ class Held:
         counts = (self.blocks(length, fast, n) for n in ROWS_AT_A_TIME)
         return min(filter(None, counts), default=0)
 
-    def clusters(self, length: int, most: int) -> list[int]:
-        """The numbers of blocks, up to `most`, whose registers together hold a row of whole words,
-        none for others; first those of which the most rows are held at a time: while some clusters
-        meet, others load."""
-        is_whole = length % lanes_of_word(min(self.moving, default=1)) == 0
-        sizes = [n for n in CLUSTERS if n <= most] if is_whole else []
-        held = {n: self.blocks(self.slice(length, n)) / n for n in sizes}
-        return sorted((n for n in sizes if held[n]), key=lambda n: (-held[n], n))
+    def slices(self, length: int, most: int, shared_nbytes: float = math.inf) -> list[Slices]:
+        """How blocks of a cluster, `most` at most, share rows of whole words, two slices of each
+        input in the `shared_nbytes` of a multiprocessor. Those come first of which the most rows
+        are held at a time, as while some clusters meet, others load. None for other rows."""
+        lanes = lanes_of_word(min(self.moving, default=1))
+        if len(set(self.moving)) != 1 or length % lanes:
+            return []
+        ring, found = replace(self, is_ring=True), list[Slices]()
+        for cluster in (n for n in CLUSTERS if n <= most):
+            own = self.slice(length, cluster)
+            room = shared_nbytes // (2 * sum(self.moving) * own)
+            blocks = int(min(ring.blocks(own), room))
+            found += [Slices(cluster, own, blocks, ring)] if blocks else []
+        return sorted(found, key=lambda s: (-s.blocks / s.cluster, s.cluster))
 
     def slice(self, length: int, cluster: int) -> int:
-        """The elements that a block of a cluster has of a row, whole words."""
+        """The elements that each block of a cluster has of a row, whole words."""
         lanes = lanes_of_word(min(self.moving))
-        return -(-length // (cluster * lanes)) * lanes if cluster > 1 else length
+        return -(-length // (cluster * lanes)) * lanes
 
     def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
@@ -154,6 +163,17 @@ class Held:
         row = self.row(length, is_skewed=is_skewed, fast=fast)
         ways = ways_of(row, vector, REGISTERS_PER_SM, at_a_time)
         return ways[0].blocks if ways else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Blocks of a cluster that share a row, `length` elements of it each, such blocks of a
+    multiprocessor, and what registers hold."""
+
+    cluster: int
+    length: int
+    blocks: int
+    held: Held
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,8 +199,8 @@ def _partials_problem(
     blocks = _numel(partials[0].op.operands[0].shape) // (rows_of_part * length)
     held = held_of(g.sources, _numel(source.shape), length, len(partials))
     at_once = held.fewest_blocks(length, _numel(tuple(c.extent for c in beside[0])))
-    if not at_once and not beside[0] and (clusters := held.clusters(length, MAX_CLUSTER)):
-        blocks, at_once = blocks * clusters[0], 1
+    if not at_once and not beside[0] and (slices := held.slices(length, MAX_CLUSTER)):
+        blocks, at_once = blocks * max(s.cluster for s in slices), 1
     if blocks < LEAST_PARTS:
         return f"{blocks} parts of the rows are too few blocks"
     if not at_once:

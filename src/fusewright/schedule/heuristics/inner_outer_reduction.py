@@ -30,6 +30,7 @@ from fusewright.fusion.persistent_rows import (
     persistent_rows,
     ways_of,
 )
+from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_parts
@@ -44,7 +45,8 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import vector_of_rows
+from fusewright.schedule.heuristics.reduction_facts import vector_of_rows, widest_vectors
+from fusewright.schedule.heuristics.row_rings import bind_rings, can_copy, through_shared
 from fusewright.schedule.heuristics.staged_rows import StagedRows
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
@@ -126,7 +128,8 @@ class InnerOuterScheduler:
         walked = (c for c in partial.frame.reduced if not flow.graph.depends(c, fast))
         each = merge_all(flow, [Loop(c) for c in walked])
         assert parts is not None and each is not None
-        self._held = _held(flow, self._copies, each.axis, columns.axis, len(sums.partials))
+        self._moving = _moving(flow, self._copies, each.axis, columns.axis)
+        self._held = _held(flow, self._copies, self._moving, columns.axis, len(sums.partials))
         self._kept, self._parts, self._each = kept, parts, each
         self._whole, self._fast = columns, merge_all(flow, by_stride(flow, fast))
         self._columns = columns
@@ -151,31 +154,41 @@ class InnerOuterScheduler:
     def _ways(self) -> Iterator[Listed[PersistentRows]]:
         fast = 1 if self._fast is None else estimate(self._fast.axis.extent)
         length = estimate(self._columns.axis.extent) * fast
-        found = list(self._ways_of(length, fast))
-        if not any(isinstance(c, Candidate) for c in found) and fast == 1 and not self._is_skewed:
-            for cluster in self._held.clusters(length, self._target.max_cluster):
-                found += self._ways_of(self._held.slice(length, cluster), fast, cluster)
-        yield from found
-
-    def _ways_of(
-        self, length: int, fast: int, cluster: int = 1
-    ) -> Iterator[Listed[PersistentRows]]:
-        """The ways to hold a row, or a slice of it in each block of a cluster."""
         row = self._held.row(length, is_skewed=self._is_skewed, fast=fast)
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
-        blocks = cluster * estimate(self._parts.axis.extent) / self._target.multiprocessors
+        blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
         each = estimate(self._each.axis.extent)
+        fits = False
         for vector in widths:
             registers = self._target.registers_per_sm
-            if cluster == 1:
-                ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
-            else:
-                ways = ways_of(row, vector, registers, 1)[: 1 + FURTHER]
+            ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
             for way in ways:
-                yield _candidate(replace(way, cluster=cluster))
+                yield _candidate(way)
             if not ways:
                 why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
+            fits = fits or bool(ways)
+        if not fits and fast == 1:
+            yield from self._in_clusters()
+
+    def _in_clusters(self) -> Iterator[Candidate[PersistentRows]]:
+        """Rows that no block holds, shared by the blocks of a cluster, in vectors that asynchronous
+        copies take; those that are counted from a word element by element."""
+        target, length = self._target, estimate(self._whole.axis.extent)
+        lanes = min((lanes_of_word(c.dtype.nbytes) for c in self._moving), default=1)
+        vector = 1 if self._is_skewed else min(self._vector, lanes)
+        for s in self._held.slices(length, target.max_cluster, target.shared_nbytes_per_sm):
+            row = s.held.row(s.length, is_skewed=False)
+            ways = ways_of(row, vector, target.registers_per_sm, 1)
+            for way in ways[: 1 + FURTHER]:
+                most = min(way.blocks, s.blocks)
+                yield _candidate(replace(way, cluster=s.cluster, blocks=most))
+
+    def _is_copied(self, plan: PersistentRows) -> bool:
+        """Whether asynchronous copies move the rows: in whole words."""
+        rows = merge_all(self.flow, [self._each, self._parts])
+        widest = widest_vectors(self.flow, self._partials[0], rows, self._whole, inner=True)
+        return plan.vector <= widest.whole and can_copy(self._moving, plan.vector)
 
     def apply(self, plan: PersistentRows | RowsOfThreads) -> bool:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
@@ -186,11 +199,13 @@ class InnerOuterScheduler:
             each, own = split(self.flow, each, plan.at_a_time)
             several = (Loop(own.axis, Parallel.UNROLL),)
         around = _around(self.flow, self._parts, each, plan, is_down=self._fast is not None)
-        columns = self._columns
+        columns, tiles = self._columns, list[Stage]()
         if plan.cluster > 1:
-            own = self._held.slice(estimate(columns.axis.extent), plan.cluster)
-            slices, columns = split(self.flow, columns, own)
+            whole, is_copied = self._whole, self._is_copied(plan)
+            own = self._held.slice(estimate(whole.axis.extent), plan.cluster)
+            slices, columns = split(self.flow, whole, own)
             around = (*around, Loop(slices.axis, Parallel.CLUSTERX))
+            tiles = through_shared(self.flow, self._moving) if is_copied else []
         inside = _inside(self.flow, columns, self._fast, plan)
         self._follow(
             (
@@ -201,8 +216,9 @@ class InnerOuterScheduler:
             )
         )
         if plan.vector > 1:
-            vectorize_accesses(self.flow, self._partials[0])
+            vectorize_accesses(self.flow, self._partials[0], tiles)
         inline_most(self.flow)
+        bind_rings(self.flow, tiles, len(around))
         return True
 
     def _apply_staged(self, plan: RowsOfThreads) -> bool:
@@ -263,11 +279,18 @@ def _stays_in_its_row(s: Stage) -> bool:
     return isinstance(s.op, ViewBase | Parts)
 
 
-def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:
+def _moving(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> list[Stage]:
+    """The inputs that vary along a row, and from row to row."""
+    depends = flow.graph.depends
+    return [c for c in copies if depends(row, c.frame.output) and depends(rows, c.frame.output)]
+
+
+def _held(
+    flow: Dataflow, copies: list[Stage], moving: list[Stage], row: AxisClass, sums: int
+) -> Held:
     """What is held of the inputs that vary along a row; those that do not vary between the rows
     that a block walks over stay."""
     along = [c for c in copies if flow.graph.depends(row, c.frame.output)]
-    moving = [c for c in along if flow.graph.depends(rows, c.frame.output)]
     shared = tuple(c.dtype.nbytes for c in along if c not in moving)
     return Held(tuple(c.dtype.nbytes for c in moving), shared, sums)
 
