@@ -75,6 +75,9 @@ class Row:
     stand along these and down the others."""
     more_words: float = 0.0
     """Registers for each element of another row that threads take at the same time."""
+    is_slice: bool = False
+    """Whether a row is the slice of one that blocks of a cluster share: while these meet, a second
+    block has as much under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,8 @@ class Held:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
         more = 2 * sum(self.moving) / REGISTER_NBYTES
-        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast, more)
+        inputs = len(self.moving)
+        return Row(length, shortest, self.words, is_skewed, inputs, fast, more, self.is_ring)
 
     def rows_at_once(self, length: int) -> int:
         """Rows of `length` elements that a block takes at a time where each of its threads has some
@@ -244,7 +248,7 @@ def ways_of(row: Row, vector: int, registers: int, at_a_time: int) -> list[Persi
 def _blocks_wanted(row: Row, side_by_side: int) -> int:
     """Blocks of which the rows have as many vectors under way as it takes."""
     at_once = side_by_side * -(-row.length * row.nbytes // MAX_VECTOR_NBYTES)
-    vectors = 2 * RESIDENT_VECTORS if row.inputs == 1 else RESIDENT_VECTORS
+    vectors = 2 * RESIDENT_VECTORS if row.inputs == 1 or row.is_slice else RESIDENT_VECTORS
     return max(vectors // max(at_once, LEAST_THREADS), 1)
 
 
