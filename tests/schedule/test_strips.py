@@ -68,7 +68,7 @@ def assert_read_once(fn: Callable[..., Any], specs: list[fw.TensorSpec]) -> fw.P
     ("shape", "dtype"),
     [
         ((61, 33_000), "bfloat16"),  # rows that are no multiple, the last strip short
-        ((33, 31, 1032), "float16"),  # strips across the rows of several axes, two of them alike
+        ((16, 64, 1, 7, 168), "float16"),  # strips across several axes, two cuts alike
         ((70, 9, 1, 1024), "float32"),
         ((1201, 2312), "float32"),  # a cluster of blocks
     ],
