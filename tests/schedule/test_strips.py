@@ -101,12 +101,12 @@ def test_blocks_are_as_wide_as_strips() -> None:
 @pytest.mark.parametrize(
     ("rows", "columns", "wanted"),
     [
-        (64, 172_032, 256),  # 64 KB of two inputs
-        (65, 172_032, 128),
-        (128, 172_032, 128),
-        (129, 172_032, 64),
-        (64, 256 * 2 * 132, 256),
-        (64, 256 * 2 * 132 - 8, 128),  # too few blocks
+        (32, 172_032, 256),  # 32 KB of two inputs
+        (33, 172_032, 128),
+        (64, 172_032, 128),
+        (65, 172_032, 64),
+        (32, 256 * 2 * 132, 256),
+        (32, 256 * 2 * 132 - 8, 128),  # too few blocks
     ],
 )
 def test_strips_are_as_wide_as_registers_hold(rows: int, columns: int, wanted: int) -> None:

@@ -276,10 +276,11 @@ def beside_rows(
     if room and 2 * room >= held.fewest_blocks(length, fast) * target.multiprocessors:
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
+    at_once = blocks * target.multiprocessors
     if not blocks and fast == 1:
         slices = held.slices(length, max_cluster, target.shared_nbytes_per_sm)
-        blocks = _rows_at_once(slices, several * (f.size // least), target.multiprocessors)
-    most = min(int(blocks * target.multiprocessors) // several, f.size // least)
+        at_once = _rows_at_once(slices, several * (f.size // least), target)
+    most = min(at_once // several, f.size // least)
     # What is computed of rows is stored with nothing between them.
     period = 1 if own or fast > 1 else max(f.period, period_of_rows(length, f.nbytes))
     count = number_of_rows(f.lengths, most, period, 0.0)
@@ -293,26 +294,29 @@ def beside_rows(
 def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Target) -> int:
     """The columns that a block takes side by side, of each row of which it makes a partial result,
     where neighbours are `run` columns at a time and a row has `row_nbytes` an element: words for
-    all lanes of a warp, or for half of them, while two blocks of a multiprocessor hold them in
-    registers and all have some; else a line of memory. 0 where a run would leave too many threads
+    all lanes of a warp, or for half of them, while an eighth of a multiprocessor's registers holds
+    them, so that sums of each row do not spill, and it has two such blocks; else a line of memory.
+    0 where a run would leave too many threads
     without a column."""
     lanes, line = lanes_of_word(f.nbytes), LINE_NBYTES // f.nbytes
-    held = REGISTER_NBYTES * target.registers_per_sm // (4 * f.size * row_nbytes)
+    held = REGISTER_NBYTES * target.registers_per_sm // (8 * f.size * row_nbytes)
     most = min(held, f.kept // (2 * target.multiprocessors))
     wide = [n for n in (WARP_SIZE * lanes, WARP_SIZE * lanes // 2) if n <= most]
     even = (n for n in (*wide, line) if -run % n <= EVEN_SHARE * run)
     return next(even, 0)
 
 
-def _rows_at_once(slices: Sequence[Slices], most: int, multiprocessors: int) -> float:
-    """The rows that a multiprocessor has a slice of, counted by slices: in clusters that keep most
-    multiprocessors busy where there are no more than `most` of them, then of the most rows."""
+def _rows_at_once(slices: Sequence[Slices], most: int, target: Target) -> int:
+    """The rows that clusters on all multiprocessors share at once, those of another round would
+    have the chip wait: in clusters that keep most multiprocessors busy where there are no more than
+    `most` of them, then of the most rows."""
 
-    def busy(s: Slices) -> int:
-        return min(most * s.cluster, multiprocessors)
+    def rank(s: Slices) -> tuple[int, int]:
+        clusters = target.clusters_at_once(s.cluster)
+        return min(most, clusters) * s.cluster, clusters * s.blocks
 
-    best = max(slices, key=busy, default=None)
-    return 0.0 if best is None else best.blocks / best.cluster
+    best = max(slices, key=rank, default=None)
+    return 0 if best is None else target.clusters_at_once(best.cluster) * best.blocks
 
 
 def _rows_of_threads(f: PartitionFacts, held: Held, length: int, target: Target) -> int:

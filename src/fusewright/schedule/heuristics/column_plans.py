@@ -63,7 +63,8 @@ def _of_columns(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reducti
         yield from _outer_registers(rows, target)
         yield from (c for c in held if c not in wide)
     yield first
-    for other in (down // 2, 2 * down):
+    # Fewer threads with sums of each row beside what they hold spill registers.
+    for other in (2 * down,) if rows.strip else (down // 2, 2 * down):
         if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
             yield _outer_plan(rows, vector, kept, other, target)
         else:
@@ -224,7 +225,7 @@ def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
     columns, vector = rows.rows, rows.vector
     if rows.strip:
         kept = max(rows.strip // vector, 1)
-        most = max(min(MAX_THREADS // kept, power_of_two(rows.columns // 4)), 1)
+        most = max(min(MAX_THREADS // kept, power_of_two(rows.columns // 2)), 1)
         return vector, kept, _down(rows, vector, most, target)
     kept = min(WARP_SIZE, power_of_two(columns // vector))
     while kept > 8 and columns < vector * kept * target.multiprocessors // 2:
@@ -244,13 +245,15 @@ def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
 def _down(rows: ReductionFacts, vector: int, most: int, target: Target) -> int:
     """Threads down the columns: as few as fill the chip, since each of them exchanges the sums of
     all its columns with the others; of columns that are needed again as many as hold them beside
-    what is computed of them, if that takes no more than `most`."""
+    what is computed of them, if that takes no more than `most`; a third of the elements where sums
+    of each row are made, too."""
     threads = ROUNDS * target.threads_per_sm * target.multiprocessors
     down = min(most, power_of_two(threads * vector // rows.rows))
+    few = FEW_ELEMENTS_PER_THREAD // (3 if rows.strip else 1)
     while down < most and rows.is_read_again:
         elements = -(-rows.columns // down) * vector
         held = elements * max(rows.held, 1)
-        if elements <= FEW_ELEMENTS_PER_THREAD and held <= PERSISTENT_BYTES_PER_THREAD:
+        if elements <= few and held <= PERSISTENT_BYTES_PER_THREAD:
             break
         down *= 2
     return down
