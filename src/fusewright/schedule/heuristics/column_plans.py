@@ -245,11 +245,11 @@ def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
 def _down(rows: ReductionFacts, vector: int, most: int, target: Target) -> int:
     """Threads down the columns: as few as fill the chip, since each of them exchanges the sums of
     all its columns with the others; of columns that are needed again as many as hold them beside
-    what is computed of them, if that takes no more than `most`; a third of the elements where sums
+    what is computed of them, if that takes no more than `most`; half of the elements where sums
     of each row are made, too."""
     threads = ROUNDS * target.threads_per_sm * target.multiprocessors
     down = min(most, power_of_two(threads * vector // rows.rows))
-    few = FEW_ELEMENTS_PER_THREAD // (3 if rows.strip else 1)
+    few = FEW_ELEMENTS_PER_THREAD // (2 if rows.strip else 1)
     while down < most and rows.is_read_again:
         elements = -(-rows.columns // down) * vector
         held = elements * max(rows.held, 1)
