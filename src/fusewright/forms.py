@@ -61,6 +61,7 @@ from fusewright.fusion.passes.split_maps import split_maps, split_results
 from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
+from fusewright.fusion.passes.strip_partials import strip_partials
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
@@ -354,13 +355,23 @@ def _parts(fusion: Fusion) -> int:
 def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     """The same of a fusion with its reductions by rows."""
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
+    clusters = cluster_partials(narrow, target)
     has_scans = any(isinstance(t.op, Scan) for t in walks.values)
     found = [_Cut(_in_parts(walks, target))]
+    strips = strip_partials(walks, target)
+    found += [_Cut(_in_parts(strips, target))] if strips is not walks else []
+    if len(clusters.values) > len(walks.values):
+        found.append(_Cut(_in_parts(clusters, target)))
     if has_scans and split_scans(walks, target) is not walks:
         found.append(_Cut(_in_parts(walks, target, whole_scans=True), 1, MARGIN))
     if len(walks.values) == len(apart.values) and not has_scans:
         return found
     return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]
+
+
+def cluster_partials(narrow: Fusion, target: Target) -> Fusion:
+    """The same where clusters of blocks walk over rows that no block holds."""
+    return row_partials(narrow, target, max_cluster=target.max_cluster)
 
 
 def _by_rows(joined: Fusion, target: Target) -> list[Fusion]:

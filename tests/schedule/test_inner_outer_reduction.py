@@ -97,7 +97,7 @@ def test_one_kernel_reads_the_rows(shape: Shape, dtype: str) -> None:
     ("shape", "why"),
     [
         ((3, 7, 31, 256), "too small to be cut"),
-        ((512, 16384), "too many columns for the registers of a block"),
+        ((512, 16383), "too many columns for a block, and no words that a cluster shares"),
         ((150, 8192), "too few rows for as many blocks"),
         ((16, 128), "too small"),
     ],

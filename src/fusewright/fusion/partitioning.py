@@ -4,6 +4,7 @@
     of_line      a scan of few lines, the same
     beside_rows  sums of columns in a kernel that reduces rows: a part of the rows for every block
     in_chunks    two reductions of one value, the second needing the first, in one pass over it
+    strip_of_columns    sums of rows in a kernel that holds columns: as many as a block has
 
 Counts follow from shapes, dtypes and the target, never from occupancy, so that results are bitwise
 equal from run to run. Down the slow axes parts are interleaved where a run would be short or begin
@@ -20,7 +21,7 @@ from fusewright.core.expr import ONE, constant_value
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind, whole_inputs
 from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, Held
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, Held, Slices
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
 from fusewright.target import (
     LINE_NBYTES,
@@ -262,13 +263,15 @@ def beside_rows(
     fast: int = 1,
     at_a_time: int = 1,
     may_be_whole: bool = False,
+    max_cluster: int = 1,
 ) -> Partition | None:
     """A part of the rows, of `length` elements of which `held` is kept, for every one of the blocks
     that a multiprocessor holds; of short rows packs, so that a block reads runs of memory. Axes
     kept beside those of a row have parts of their own; where these are half of the fewest blocks
     that have enough bytes under way, or of the multiprocessors and rows are too few for more, one
     part `may_be_whole`. Of `fast` neighbours in a row each is reduced to a result of its own;
-    threads take so many rows `at_a_time`."""
+    threads take so many rows `at_a_time`. Rows that no block holds may be held by clusters of up to
+    `max_cluster` blocks, each of which has a part."""
     several = max(1, f.kept // length)
     own = _rows_of_threads(f, held, length, target) if fast == 1 else 0
     blocks = held.blocks_at_once(length) if own else held.blocks(length, fast, at_a_time)
@@ -277,7 +280,11 @@ def beside_rows(
     if room and 2 * room >= held.fewest_blocks(length, fast) * target.multiprocessors:
         return whole
     least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
-    most = min(blocks * target.multiprocessors // several, f.size // least)
+    at_once = blocks * target.multiprocessors
+    if not blocks and fast == 1:
+        slices = held.slices(length, max_cluster, target.shared_nbytes_per_sm)
+        at_once = _rows_at_once(slices, several * (f.size // least), target)
+    most = min(at_once // several, f.size // least)
     # What is computed of rows is stored with nothing between them.
     period = 1 if own or fast > 1 else max(f.period, period_of_rows(length, f.nbytes))
     count = number_of_rows(f.lengths, most, period, 0.0)
@@ -286,6 +293,34 @@ def beside_rows(
     pack = own or _pack(f, length)
     pack = pack if f.size >= LEAST_PACKS * count * pack else 1
     return Partition.by_count(f.size, count, is_interleaved=True, pack=pack)
+
+
+def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Target) -> int:
+    """The columns that a block takes side by side, of each row of which it makes a partial result,
+    where neighbours are `run` columns at a time and a row has `row_nbytes` an element: words for
+    all lanes of a warp, or for half of them, while an eighth of a multiprocessor's registers holds
+    them, so that sums of each row do not spill, and it has two such blocks; else a line of memory.
+    0 where a run would leave too many threads
+    without a column."""
+    lanes, line = lanes_of_word(f.nbytes), LINE_NBYTES // f.nbytes
+    held = REGISTER_NBYTES * target.registers_per_sm // (8 * f.size * row_nbytes)
+    most = min(held, f.kept // (2 * target.multiprocessors))
+    wide = [n for n in (WARP_SIZE * lanes, WARP_SIZE * lanes // 2) if n <= most]
+    even = (n for n in (*wide, line) if -run % n <= EVEN_SHARE * run)
+    return next(even, 0)
+
+
+def _rows_at_once(slices: Sequence[Slices], most: int, target: Target) -> int:
+    """The rows that clusters on all multiprocessors share at once, those of another round would
+    have the chip wait: in clusters that keep most multiprocessors busy where there are no more than
+    `most` of them, then of the most rows."""
+
+    def rank(s: Slices) -> tuple[int, int]:
+        clusters = target.clusters_at_once(s.cluster)
+        return min(most, clusters) * s.cluster, clusters * s.blocks
+
+    best = max(slices, key=rank, default=None)
+    return 0 if best is None else target.clusters_at_once(best.cluster) * best.blocks
 
 
 def _rows_of_threads(f: PartitionFacts, held: Held, length: int, target: Target) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.core.instructions import CODE
 from fusewright.fusion.row_alignment import are_short, lanes_of_word, length_from_word
@@ -58,6 +58,8 @@ VECTORS_OF_LANE = 4
 about as many registers as a thread has where a multiprocessor holds half of its threads. Of two
 inputs none was measured."""
 
+CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that share the rows which no block holds."""
 THREADS_OF_ROWS = 64
 """Threads of a block each of which has rows of its own, as many of them as a word has lanes, so
 that what a block takes at a time is whole words, of rows of any length. The smallest blocks of
@@ -84,6 +86,9 @@ class Row:
     stand along these and down the others."""
     moving: int = 0
     """Bytes of an element of the inputs that differ from row to row."""
+    is_slice: bool = False
+    """Whether a row is the slice of one that blocks of a cluster share: while these meet, a second
+    block has as much under way."""
 
     @property
     def more_words(self) -> float:
@@ -94,17 +99,20 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Held:
     """What registers hold of each element of a row: bytes of the inputs that differ from row to
-    row, bytes of those that all rows share, and the sums of its column."""
+    row, bytes of those that all rows share, and the sums of its column. `is_ring`: whether the next
+    row is on its way to shared memory, not to registers."""
 
     moving: tuple[int, ...]
     shared: tuple[int, ...]
     sums: int
+    is_ring: bool = False
 
     @property
     def words(self) -> float:
         """Registers an element: inputs that differ from row to row are held twice, of this row and
         of the next one on its way."""
-        return self.sums + (2 * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
+        times = 1 if self.is_ring else 2
+        return self.sums + (times * sum(self.moving) + sum(self.shared)) / REGISTER_NBYTES
 
     def fewest_blocks(self, length: int, fast: int = 1) -> int:
         """Such blocks that have enough bytes under way, with as many rows at a time as it takes; 0
@@ -112,11 +120,31 @@ class Held:
         counts = (self.blocks(length, fast, n) for n in ROWS_AT_A_TIME)
         return min(filter(None, counts), default=0)
 
+    def slices(self, length: int, most: int, shared_nbytes: float = math.inf) -> list[Slices]:
+        """How blocks of a cluster, `most` at most, share rows of whole words, two slices of each
+        input in the `shared_nbytes` of a multiprocessor. Those come first of which the most rows
+        are held at a time, as while some clusters meet, others load. None for other rows."""
+        lanes = lanes_of_word(min(self.moving, default=1))
+        if len(set(self.moving)) != 1 or length % lanes:
+            return []
+        ring, found = replace(self, is_ring=True), list[Slices]()
+        for cluster in (n for n in CLUSTERS if n <= most):
+            own = self.slice(length, cluster)
+            room = shared_nbytes // (2 * sum(self.moving) * own)
+            blocks = int(min(ring.blocks(own), room))
+            found += [Slices(cluster, own, blocks, ring)] if blocks else []
+        return sorted(found, key=lambda s: (-s.blocks / s.cluster, s.cluster))
+
+    def slice(self, length: int, cluster: int) -> int:
+        """The elements that each block of a cluster has of a row, whole words."""
+        lanes = lanes_of_word(min(self.moving))
+        return -(-length // (cluster * lanes)) * lanes
+
     def row(self, length: int, *, is_skewed: bool, fast: int = 1) -> Row:
         """The row of which this is held."""
         shortest = min((*self.moving, *self.shared))
-        nbytes = sum(self.moving)
-        return Row(length, shortest, self.words, is_skewed, len(self.moving), fast, nbytes)
+        count, nbytes = len(self.moving), sum(self.moving)
+        return Row(length, shortest, self.words, is_skewed, count, fast, nbytes, self.is_ring)
 
     def rows_at_once(self, length: int) -> int:
         """Rows of `length` elements that a block takes at a time where each of its threads has some
@@ -157,6 +185,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Slices:
+    """Blocks of a cluster that share a row, `length` elements of it each, such blocks of a
+    multiprocessor, and what registers hold."""
+
+    cluster: int
+    length: int
+    blocks: int
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
 class PersistentRows:
     """Elements of a vector, vectors of a thread, threads along a row, rows side by side, the
     blocks that a multiprocessor holds, and the rows that a thread takes at a time, whose results
@@ -168,6 +207,8 @@ class PersistentRows:
     side_by_side: int
     blocks: int
     at_a_time: int = 1
+    cluster: int = 1
+    """Blocks that share a row, each with a slice of it."""
 
 
 def persistent_rows(
@@ -232,7 +273,7 @@ def ways_of(
 def _blocks_wanted(row: Row, side_by_side: int) -> int:
     """Blocks of which the rows have as many vectors under way as it takes."""
     at_once = side_by_side * -(-row.length * row.nbytes // MAX_VECTOR_NBYTES)
-    vectors = 2 * RESIDENT_VECTORS if row.inputs == 1 else RESIDENT_VECTORS
+    vectors = 2 * RESIDENT_VECTORS if row.inputs == 1 or row.is_slice else RESIDENT_VECTORS
     return max(vectors // max(at_once, LEAST_THREADS), 1)
 
 

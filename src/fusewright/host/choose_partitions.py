@@ -77,10 +77,13 @@ def _partitions(
         facts = PartitionFacts.of(cut.operands[0], cut.axes)
         if facts is None:
             continue
-        if rows and not facts.is_inner:
+        if rows and facts.is_inner:
+            continue  # strips of the columns that the kernel holds
+        if rows:
             row, fast = rows[0]
             held = held_of(inputs, facts.total, row, len(partials))
-            found = beside_rows(facts, held, row, target, fast=fast)
+            clusters = target.max_cluster
+            found = beside_rows(facts, held, row, target, fast=fast, max_cluster=clusters)
         else:
             found = to_fill(facts, target)
         out |= {} if found == cut.partition else {t: found}

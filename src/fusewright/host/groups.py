@@ -269,11 +269,35 @@ def _place(g: FusionGroup, t: Tensor) -> str | None:
                 return f"it reads {o.name} at another place of a loop than its other operands"
             g.loose[o] = None
         return None
+    alike = _cut_alike(g, t)
+    if alike is not None:
+        g.axes[t], g.frames[t] = g.axes[alike], g.frames[alike]
+        return None
     frame = make_frame(g.graph, t.op, t.shape, tuple(o.shape for o in t.op.operands), t.name)
     g.graph.register_domain(frame.domain)
     g.axes[t] = frame.output
     g.frames[t] = frame
     return _tie_moved(g, t, frame)
+
+
+def _cut_alike(g: FusionGroup, t: Tensor) -> Tensor | None:
+    """A member that cuts the same axes of another value in the same parts: both have these. Several
+    axes that are one run of parts would have a run for each cut."""
+    if not isinstance(t.op, Parts) or len(t.op.axes) < 2:
+        return None
+    own = _sized(g, t.op.operands[0])
+    for u in g.frames if own else ():
+        if not isinstance(u.op, Parts) or u.op.operands[0].shape != t.op.operands[0].shape:
+            continue
+        is_alike = u.op.partition == t.op.partition and u.op.axes == t.op.axes
+        if is_alike and own == _sized(g, u.op.operands[0]):
+            return u
+    return None
+
+
+def _sized(g: FusionGroup, t: Tensor) -> list[AxisClass]:
+    """The axes of a value that have several elements; none for one without axes yet."""
+    return [g.graph.normal(c) for c in g.axes.get(t, ()) if not c.is_unit]
 
 
 def _is_made_again(g: FusionGroup, o: Tensor, reader: Tensor) -> bool:

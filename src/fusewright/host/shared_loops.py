@@ -38,13 +38,16 @@ from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK
 from fusewright.fusion.small_tiles import is_held
 from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
 from fusewright.host.products import has_products, operand_views, product_problem
-from fusewright.target import SECTOR_NBYTES
+from fusewright.target import MAX_CLUSTER, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
 LEAST_PARTS = 64
 """Parts of the rows, a block each, from which row results and those of columns share a kernel."""
 MOST_ROWS = 2 * LEAST_ROWS_OF_BLOCK
 """Rows, or packs of them, of a part of which there are fewer than half of the multiprocessors
 would hold."""
+
+MOST_COLUMNS = WARP_SIZE * MAX_VECTOR_NBYTES
+"""Columns of a strip at most: a warp with a word for each lane takes no more side by side."""
 
 
 def relate_reductions(g: FusionGroup) -> None:
@@ -164,15 +167,20 @@ def _regrouping_problem(g: FusionGroup) -> str | None:
 
 
 def _cuts(g: FusionGroup) -> list[Tensor]:
-    """The members that cut leading axes in parts."""
-    return [t for t in g.frames if isinstance(t.op, Parts) and t.op.axes[0] == 0]
+    """The members that cut axes in parts."""
+    return [t for t in g.frames if isinstance(t.op, Parts)]
+
+
+def _is_strip(t: Tensor) -> bool:
+    """Whether a cut of axes in parts stands behind others: a block has a part for each of these."""
+    return isinstance(t.op, Parts) and t.op.axes[0] > 0
 
 
 def _partials(g: FusionGroup) -> list[Tensor]:
     """The reductions over some of the axes that rows became in parts, and maybe others."""
     normal = g.graph.normal
     cuts = [
-        {normal(c) for c in g.axes[t][: len(t.op.partition.shape)]}
+        {normal(c) for c in g.axes[t][t.op.axes[0] :][: len(t.op.partition.shape)]}
         for t in _cuts(g)
         if isinstance(t.op, Parts)
     ]
@@ -189,6 +197,8 @@ def _partials_problem(
 ) -> str | None:
     """Why no block could walk over parts of the rows with their partial results in registers."""
     depends, all_axes = g.graph.depends, [_domain(g, r) for r in g.reductions]
+    if any(map(_is_strip, _cuts(g))):
+        return _strips_problem(g, rows, partials)
     if any(not depends(c, b) for a in all_axes for c in a if not c.is_unit for b in all_axes):
         return "the kernel's reductions would run over different axes"
     cuts = [t.op for t in _cuts(g) if isinstance(t.op, Parts)]
@@ -213,14 +223,32 @@ def _partials_problem(
         return "parts of rows of unknown size have no partial results"
     rows_of_part = cuts[0].partition.each
     blocks = _numel(partials[0].op.operands[0].shape) // (rows_of_part * length)
-    if blocks < LEAST_PARTS:
-        return f"{blocks} parts of the rows are too few blocks"
     held = held_of(g.sources, _numel(source.shape), length, len(partials))
     at_once = held.fewest_blocks(length, _numel(tuple(c.extent for c in beside[0])))
+    if not at_once and not beside[0] and (slices := held.slices(length, MAX_CLUSTER)):
+        blocks, at_once = blocks * max(s.cluster for s in slices), 1
+    if blocks < LEAST_PARTS:
+        return f"{blocks} parts of the rows are too few blocks"
     if not at_once:
         return "the registers of a block do not hold a row and the partial results of its columns"
     if rows_of_part > MOST_ROWS * cuts[0].partition.pack and blocks < at_once * LEAST_PARTS:
         return f"{blocks} parts of {rows_of_part} rows are too few blocks of {at_once} side by side"
+    return None
+
+
+def _strips_problem(
+    g: FusionGroup, columns: Sequence[Tensor], partials: Sequence[Tensor]
+) -> str | None:
+    """Why no block could hold a strip of columns and make partial results of its rows."""
+    cuts = {t: t.op for t in _cuts(g) if isinstance(t.op, Parts)}
+    are_strips = all(_is_strip(t) and p.partition.each <= MOST_COLUMNS for t, p in cuts.items())
+    if g.has_scans or not are_strips:
+        return "the kernel's reductions would run over different axes"
+    if len({p.partition for p in cuts.values()}) > 1:
+        return "the kernel's reductions would have different strips of a row"
+    own = _reduced(g, partials[0])
+    if any(g.graph.depends(c, own) for r in columns for c in _reduced(g, r)):
+        return "one of the kernel's reductions would run over what another one has in strips"
     return None
 
 

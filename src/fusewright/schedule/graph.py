@@ -386,10 +386,30 @@ class Dataflow:
 
     def retie(self) -> None:
         """Ties again whatever is not tied yet and brings every stored class to normal form."""
-        for s in sorted(self.stages, key=lambda s: _tie_rank(s.op)):
+        ranked = sorted(self.stages, key=lambda s: _tie_rank(s.op))
+        first = next((k for k, s in enumerate(ranked) if isinstance(s.op, Parts)), len(ranked))
+        for s in ranked[:first]:
+            self._tie(s)
+        self._tie_alike(ranked[first:])
+        for s in ranked[first:]:
             self._tie(s)
         for s in self.stages:
             self._normalise(s)
+
+    def _tie_alike(self, stages: Sequence[Stage]) -> None:
+        """Lets cuts of several axes in the same parts have these in common, where what they cut has
+        the same axes: each would have a run of its own over the axes otherwise."""
+        cuts: dict[object, Stage] = {}
+        for s in stages:
+            if not isinstance(s.op, Parts) or len(s.op.axes) < 2:
+                continue
+            (operand,) = s.operands
+            along = tuple(self.graph.normal(c) for c in operand.frame.output if not c.is_unit)
+            key = (s.op.partition, s.op.axes, operand.shape, along)
+            for own, other in zip(
+                s.frame.output, cuts.setdefault(key, s).frame.output, strict=True
+            ):
+                self.graph.tie(own, other)
 
     def _tie(self, s: Stage) -> None:
         for read, operand in zip(s.frame.operands, s.operands, strict=True):

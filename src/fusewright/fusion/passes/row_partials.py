@@ -31,11 +31,14 @@ from fusewright.fusion.passes.split_reductions import in_two_steps, is_held
 from fusewright.target import Target
 
 
-def row_partials(fusion: Fusion, target: Target, shortest: int = 1) -> Fusion:
+def row_partials(
+    fusion: Fusion, target: Target, shortest: int = 1, *, max_cluster: int = 1
+) -> Fusion:
     """Splits reductions over leading axes in two where a reduction over the other axes, of at least
     `shortest` elements, reads the same tensors.
 
-    checks:   constant sizes; the registers of a block hold a row and the partial results
+    checks:   constant sizes; the registers of a block, or of a cluster of up to `max_cluster` of
+              them, hold a row and the partial results
     order:    after share (common values), before split_reductions, which then finds them short
     """
     alike: dict[tuple[int, ...], list[Tensor]] = {}
@@ -45,7 +48,7 @@ def row_partials(fusion: Fusion, target: Target, shortest: int = 1) -> Fusion:
             alike.setdefault(sizes, []).append(t)
     wanted: dict[Tensor, Partition] = {}
     for reductions in alike.values():
-        wanted |= _partitions(reductions, fusion, target, shortest)
+        wanted |= _partitions(reductions, fusion, target, shortest, max_cluster)
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if t not in wanted or not isinstance(t.op, Reduce):
@@ -56,7 +59,7 @@ def row_partials(fusion: Fusion, target: Target, shortest: int = 1) -> Fusion:
 
 
 def _partitions(
-    reductions: list[Tensor], fusion: Fusion, target: Target, shortest: int
+    reductions: list[Tensor], fusion: Fusion, target: Target, shortest: int, max_cluster: int
 ) -> dict[Tensor, Partition]:
     """How column reductions among those of values of one shape are cut. Columns that are needed
     again once they are reduced are not cut where shared memory holds them, nor is what is reduced
@@ -75,7 +78,15 @@ def _partitions(
             held = held_of(inputs, facts.total, length, len(beside))
             once = not is_read_again(t, facts.total, fusion)
             fast = _numel(row, fast_kept(row, lambda v: v.op.operands))
-            partition = beside_rows(facts, held, length, target, fast=fast, may_be_whole=once)
+            partition = beside_rows(
+                facts,
+                held,
+                length,
+                target,
+                fast=fast,
+                may_be_whole=once,
+                max_cluster=max_cluster,
+            )
             out |= {} if partition is None else {t: partition}
     return out
 

@@ -32,6 +32,7 @@ from fusewright.core.atoms import minimum, xor
 from fusewright.core.conditions import TRUE, Cond, all_of, equal, less
 from fusewright.core.expr import ZERO, Expr, Int, Var, floordiv, mod
 from fusewright.errors import InternalError
+from fusewright.kir.analysis.alternation import turns_of_loops
 from fusewright.kir.exchange_runs import expand_runs
 from fusewright.kir.ir import (
     Alloc,
@@ -256,6 +257,7 @@ class _Expander:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._count = 0
+        self._turns = turns_of_loops(kernel) if kernel.cluster else {}
 
     def body(self, body: Body) -> Body:
         """The body with runs of ThreadReduces expanded together, stores before loads."""
@@ -398,13 +400,16 @@ class _Expander:
     def _through_memory(
         self, r: ThreadReduce, group: ThreadGroup, plan: _Plan, temporary: Buffer
     ) -> None:
-        buffer = self._buffer("workspace", r, group.groups * group.rest, Memory.SHARED)
+        size, turn = group.groups * group.rest, ZERO
+        if self._crosses_blocks(r) and r in self._turns:
+            turn, size = self._turns[r] * size, 2 * size
+        buffer = self._buffer("workspace", r, size, Memory.SHARED)
         plan.allocs.append(Alloc(buffer))
         if group.lanes == 1 or group.rest > DIRECT_LOADS:
             # Lanes of a warp read partials of different groups: those lie side by side.
-            workspace = _Workspace(buffer, group.key, group.groups, group.rest)
+            workspace = _Workspace(buffer, turn + group.key, group.groups, group.rest)
         else:
-            workspace = _Workspace(buffer, group.key * group.rest, 1, group.rest)
+            workspace = _Workspace(buffer, turn + group.key * group.rest, 1, group.rest)
         place = workspace.at(group.position)
         if self._crosses_blocks(r):
             plan.stores += _remote_stores(r, group, buffer, place, self._kernel.cluster_size)

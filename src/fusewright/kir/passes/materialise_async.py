@@ -478,7 +478,7 @@ def _moved(s: Statement, buffer: Buffer, offset: Expr) -> Statement:
             case _:
                 return node
 
-    return rewrite(_once((s,)), edit)
+    return rewrite(_once((s,)), edit).body[0]
 
 
 def _once(body: Body) -> For:

@@ -30,6 +30,19 @@ from fusewright.target import LINE_NBYTES, REGISTER_NBYTES, WARP_SIZE, Target
 
 
 def of_columns(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Every way to reduce along slow axes, in the order of the rules; those of blocks that are as
+    wide as a strip where partial results are of one."""
+    if not rows.strip:
+        yield from _of_columns(rows, target)
+        return
+    for c in _of_columns(rows, target):
+        if isinstance(c, Candidate) and c.plan.kept_threads * c.plan.vector != rows.strip:
+            yield Refused(c.what, f"partial results are of strips of {rows.strip} columns")
+        else:
+            yield c
+
+
+def _of_columns(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
     """Full warps of wide accesses where there are columns enough for every multiprocessor, else
     narrower blocks; then fewer and more threads down the columns, and narrower vectors. Columns
     that are needed again are held in registers, if it takes that of more threads, with shorter
@@ -50,7 +63,8 @@ def of_columns(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reductio
         yield from _outer_registers(rows, target)
         yield from (c for c in held if c not in wide)
     yield first
-    for other in (down // 2, 2 * down):
+    # Fewer threads with sums of each row beside what they hold spill registers.
+    for other in (2 * down,) if rows.strip else (down // 2, 2 * down):
         if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
             yield _outer_plan(rows, vector, kept, other, target)
         else:
@@ -165,6 +179,8 @@ def _registers_of_columns(
 def _whole_lines(rows: ReductionFacts) -> tuple[int, ...]:
     """Threads side by side whose vectors fill lines of memory: several lines of a row or one; or a
     whole row of so few columns that the next one follows in the same line."""
+    if rows.strip:
+        return (max(rows.strip // rows.vector, 1),)
     short = rows.neighbours // rows.vector
     line = max(LINE_NBYTES // (rows.vector * rows.item_nbytes), 1)
     if 1 <= short < line and rows.neighbours % rows.vector == 0:
@@ -207,6 +223,10 @@ def _outer_plan(
 def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
     """(lanes, threads along the kept axes, threads down the reduced ones)."""
     columns, vector = rows.rows, rows.vector
+    if rows.strip:
+        kept = max(rows.strip // vector, 1)
+        most = max(min(MAX_THREADS // kept, power_of_two(rows.columns // 2)), 1)
+        return vector, kept, _down(rows, vector, most, target)
     kept = min(WARP_SIZE, power_of_two(columns // vector))
     while kept > 8 and columns < vector * kept * target.multiprocessors // 2:
         kept //= 2
@@ -225,13 +245,15 @@ def _outer_choice(rows: ReductionFacts, target: Target) -> tuple[int, int, int]:
 def _down(rows: ReductionFacts, vector: int, most: int, target: Target) -> int:
     """Threads down the columns: as few as fill the chip, since each of them exchanges the sums of
     all its columns with the others; of columns that are needed again as many as hold them beside
-    what is computed of them, if that takes no more than `most`."""
+    what is computed of them, if that takes no more than `most`; half of the elements where sums
+    of each row are made, too."""
     threads = ROUNDS * target.threads_per_sm * target.multiprocessors
     down = min(most, power_of_two(threads * vector // rows.rows))
+    few = FEW_ELEMENTS_PER_THREAD // (2 if rows.strip else 1)
     while down < most and rows.is_read_again:
         elements = -(-rows.columns // down) * vector
         held = elements * max(rows.held, 1)
-        if elements <= FEW_ELEMENTS_PER_THREAD and held <= PERSISTENT_BYTES_PER_THREAD:
+        if elements <= few and held <= PERSISTENT_BYTES_PER_THREAD:
             break
         down *= 2
     return down

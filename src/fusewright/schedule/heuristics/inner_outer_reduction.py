@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.substitution import estimate
@@ -28,7 +28,9 @@ from fusewright.fusion.persistent_rows import (
     Held,
     PersistentRows,
     persistent_rows,
+    ways_of,
 )
+from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.schedule.edits import set_loops
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.aligned_rows import aligned_parts
@@ -49,7 +51,8 @@ from fusewright.schedule.heuristics.common import (
     vectorize_accesses,
 )
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_facts import vector_of_rows
+from fusewright.schedule.heuristics.reduction_facts import vector_of_rows, widest_vectors
+from fusewright.schedule.heuristics.row_rings import bind_rings, can_copy, through_shared
 from fusewright.schedule.heuristics.staged_rows import StagedRows
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
@@ -69,12 +72,13 @@ class Sums:
 def sums_of(flow: Dataflow) -> Sums | None:
     """The reductions of a group that makes partial results of the rows that it reduces; None for
     other groups. Formation lets no others along different axes into one kernel. What is reduced
-    along the axis of a cut is a partial result, whatever stands between the cut and it."""
+    along the axis of a cut is a partial result, whatever stands between the cut and it. Cuts behind
+    other axes are those of columns (`strips`)."""
     reductions = [s for s in flow.stages if s.is_reduction]
     cut = [
         s.frame.output[s.op.axes[0] + a]
         for s in flow.stages
-        if isinstance(s.op, Parts)
+        if isinstance(s.op, Parts) and not s.op.axes[0]
         for a in s.op.partition.place_axes
     ]
     if len(reductions) < 2 or not cut:
@@ -130,7 +134,8 @@ class InnerOuterScheduler:
         walked = (c for c in partial.frame.reduced if not flow.graph.depends(c, fast))
         each = merge_all(flow, [Loop(c) for c in walked])
         assert parts is not None and each is not None
-        self._held = _held(flow, self._copies, each.axis, columns.axis, len(sums.partials))
+        self._moving = _moving(flow, self._copies, each.axis, columns.axis)
+        self._held = _held(flow, self._copies, self._moving, columns.axis, len(sums.partials))
         self._kept, self._parts, self._each = kept, parts, each
         self._whole, self._fast = columns, merge_all(flow, by_stride(flow, fast))
         self._columns = columns
@@ -160,7 +165,7 @@ class InnerOuterScheduler:
         widths = [self._vector] + ([self._vector // 2] if self._vector > 1 else [])
         blocks = estimate(self._parts.axis.extent) / self._target.multiprocessors
         each = estimate(self._each.axis.extent)
-        most = None
+        most, fits = None, False
         for vector in widths:
             registers = self._target.registers_per_sm
             ways = persistent_rows(row, vector, registers, blocks=blocks, each=each)
@@ -170,6 +175,28 @@ class InnerOuterScheduler:
             if not ways:
                 why = f"no block holds {row.words:.1f} registers for each of {row.length} elements"
                 yield Refused(f"vectors of {vector}", why)
+            fits = fits or bool(ways)
+        if not fits and fast == 1:
+            yield from self._in_clusters()
+
+    def _in_clusters(self) -> Iterator[Candidate[PersistentRows]]:
+        """Rows that no block holds, shared by the blocks of a cluster, in vectors that asynchronous
+        copies take; those that are counted from a word element by element."""
+        target, length = self._target, estimate(self._whole.axis.extent)
+        lanes = min((lanes_of_word(c.dtype.nbytes) for c in self._moving), default=1)
+        vector = 1 if self._is_skewed else min(self._vector, lanes)
+        for s in self._held.slices(length, target.max_cluster, target.shared_nbytes_per_sm):
+            row = s.held.row(s.length, is_skewed=False)
+            ways = ways_of(row, vector, target.registers_per_sm, 1)
+            for way in ways[: 1 + FURTHER]:
+                most = min(way.blocks, s.blocks)
+                yield _candidate(replace(way, cluster=s.cluster, blocks=most))
+
+    def _is_copied(self, plan: PersistentRows) -> bool:
+        """Whether asynchronous copies move the rows: in whole words."""
+        rows = merge_all(self.flow, [self._each, self._parts])
+        widest = widest_vectors(self.flow, self._partials[0], rows, self._whole, inner=True)
+        return plan.vector <= widest.whole and can_copy(self._moving, plan.vector)
 
     def apply(self, plan: PersistentRows | RowsOfThreads) -> bool:
         """Walks over the rows. Raises ScheduleError when some value cannot follow these loops."""
@@ -177,7 +204,14 @@ class InnerOuterScheduler:
             return self._apply_staged(plan)
         self._beginnings.edit("rows", self._separate)
         around, several = _around(self.flow, self._parts, self._each, plan, self._fast is not None)
-        inside = _inside(self.flow, self._columns, self._fast, plan)
+        columns, tiles = self._columns, list[Stage]()
+        if plan.cluster > 1:
+            whole, is_copied = self._whole, self._is_copied(plan)
+            own = self._held.slice(estimate(whole.axis.extent), plan.cluster)
+            slices, columns = split(self.flow, whole, own)
+            around = (*around, Loop(slices.axis, Parallel.CLUSTERX))
+            tiles = through_shared(self.flow, self._moving) if is_copied else []
+        inside = _inside(self.flow, columns, self._fast, plan)
         self._follow(
             (
                 *around,
@@ -187,8 +221,9 @@ class InnerOuterScheduler:
             )
         )
         if plan.vector > 1:
-            vectorize_accesses(self.flow, self._partials[0])
+            vectorize_accesses(self.flow, self._partials[0], tiles)
         inline_most(self.flow)
+        bind_rings(self.flow, tiles, len(around))
         return True
 
     def _apply_staged(self, plan: RowsOfThreads) -> bool:
@@ -222,8 +257,10 @@ class InnerOuterScheduler:
 
 def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
     beside, most, several = way.side_by_side, way.blocks, way.at_a_time
+    slices = f", slices in a cluster of {way.cluster}" if way.cluster > 1 else ""
     what = (
-        f"{beside * several} rows at a time, {way.threads} threads a row, vectors of {way.vector}"
+        f"{beside * several} rows at a time, {way.threads} threads a row, vectors of "
+        f"{way.vector}{slices}"
     )
     params = Params.of(
         "rows",
@@ -232,6 +269,7 @@ def _candidate(way: PersistentRows) -> Candidate[PersistentRows]:
         threads=way.threads,
         rows=beside,
         each=several if several > 1 else None,
+        cluster=way.cluster if way.cluster > 1 else None,
     )
     return Candidate(what, params, way)
 
@@ -250,11 +288,18 @@ def _stays_in_its_row(s: Stage) -> bool:
     return isinstance(s.op, ViewBase | Parts)
 
 
-def _held(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass, sums: int) -> Held:
+def _moving(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass) -> list[Stage]:
+    """The inputs that vary along a row, and from row to row."""
+    depends = flow.graph.depends
+    return [c for c in copies if depends(row, c.frame.output) and depends(rows, c.frame.output)]
+
+
+def _held(
+    flow: Dataflow, copies: list[Stage], moving: list[Stage], row: AxisClass, sums: int
+) -> Held:
     """What is held of the inputs that vary along a row; those that do not vary between the rows
     that a block walks over stay."""
     along = [c for c in copies if flow.graph.depends(row, c.frame.output)]
-    moving = [c for c in along if flow.graph.depends(rows, c.frame.output)]
     shared = tuple(c.dtype.nbytes for c in along if c not in moving)
     return Held(tuple(c.dtype.nbytes for c in moving), shared, sums)
 

@@ -42,6 +42,7 @@ from fusewright.schedule.heuristics.reduction_facts import (
 )
 from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan, of_rows
 from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
+from fusewright.schedule.heuristics.strips import strips_of
 from fusewright.schedule.heuristics.tiled_reduction import TiledReduction, TiledReductionPlanner
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
@@ -81,12 +82,16 @@ class ReductionScheduler:
         self._target = target
         through = [s for s in computed(flow.stages) if _meets_others(flow, s) or _repeats(s)]
         self._copies = cache_inputs(flow, through)
-        self._reference = reference_of(flow)
+        self._strips = strips_of(flow)
+        self._reference = reference_of(flow) if self._strips is None else self._strips.columns[0]
         relate(flow, self._reference)
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         self._tiled = TiledReductionPlanner(flow, self._reference, target)
-        self._kept = padded_kept(flow, self._reference, reduced)
+        if self._strips is None:
+            self._kept = padded_kept(flow, self._reference, reduced)
+        else:
+            self._kept = self._strips.kept(flow)
         self._reduced = aligned_columns(flow, self._reference, self._kept, reduced)
         self._begins_anywhere = self._reduced is not reduced
         self._beginnings = Beginnings(flow)
@@ -95,8 +100,11 @@ class ReductionScheduler:
         self,
     ) -> Iterator[Listed[ReductionPlan] | Listed[ShortRows] | Listed[TiledReduction]]:
         """Where rows are held and how threads share them, in the order of the rules."""
-        yield from self._short.candidates()
         rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
+        if self._strips is not None:
+            yield from plans_of(replace(rows, strip=self._strips.width), self._target)
+            return
+        yield from self._short.candidates()
         yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
         yield from plans_of(replace(rows, is_skewed=self._is_skewed()), self._target)
 

@@ -72,6 +72,9 @@ class ReductionFacts:
     """Bytes of an element of the largest type that is worth holding."""
     is_masked: bool = False
     """Whether that is what masks by position leave: registers tell which lanes are dropped."""
+    strip: int = 0
+    """Columns that a block has side by side, where it makes a partial result of them in each row;
+    0 for as many as suit it."""
 
     @property
     def nbytes(self) -> int:

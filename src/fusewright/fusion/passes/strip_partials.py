@@ -1,0 +1,140 @@
+"""Row reductions beside columns that blocks hold: partial results of strips of the rows come first.
+
+    c = sum(f(x), 0);  dx = g(x, c);  dw = sum(h(x), 1)
+        ->   dw_p = sum(parts(h(x), 1), 2);  dw = sum(dw_p, 1)     parts: as many columns as a block
+
+A block that holds a strip of the columns for dx has all of h(x) there, and makes one partial result
+of each row of its strip (the backward of a normalisation along slow axes, or a normalisation along
+one axis whose results are summed along another one). They are few; a second, small kernel sums
+those of a row in fixed order. It is what `row_partials` is to rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fusewright.core.expr import constant_value
+from fusewright.core.identities import reduction_identity
+from fusewright.fusion import build
+from fusewright.fusion.inputs_behind import Behind, whole_inputs
+from fusewright.fusion.ir import Fusion, Reduce, Tensor, constant_shape
+from fusewright.fusion.partition import Partition
+from fusewright.fusion.partitioning import (
+    LEAST_TOTAL,
+    PartitionFacts,
+    large_inputs,
+    strip_of_columns,
+)
+from fusewright.fusion.passes.match import reduced_axes
+from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.fusion.passes.split_reductions import as_parts, is_held, reduce_in_parts
+from fusewright.target import Target
+
+
+def strip_partials(fusion: Fusion, target: Target, *, may_hold: bool = False) -> Fusion:
+    """Splits reductions over the fast axes in two where blocks hold the columns of the same inputs,
+    or with `may_hold` where those of a cluster might.
+
+    checks:   constant sizes; strips that waste few threads
+    order:    after row_partials, which leaves columns that are held alone, before split_reductions
+    """
+    alike: dict[tuple[int, ...], list[Tensor]] = {}
+    for t in fusion.values:
+        sizes = constant_shape(t.op.operands[0]) if isinstance(t.op, Reduce) else None
+        if sizes is not None and t.ndim and math.prod(sizes) >= LEAST_TOTAL:
+            alike.setdefault(sizes, []).append(t)
+    wanted: dict[Tensor, _Strips] = {}
+    for reductions in alike.values():
+        if len(reductions) > 1:
+            wanted |= _strips(reductions, fusion, target, may_hold=may_hold)
+
+    def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
+        return _in_strips(t, operands[0], *wanted[t]) if t in wanted else None
+
+    return rebuild(fusion, replace) if wanted else fusion
+
+
+_Strips = tuple[tuple[int, ...], Partition]
+"""The fast axes of what is reduced, slow ones first, and the strips that they are cut in."""
+
+
+def _strips(
+    reductions: Sequence[Tensor], fusion: Fusion, target: Target, *, may_hold: bool
+) -> dict[Tensor, _Strips]:
+    """How rows among the reductions of values of one shape are cut beside the columns that blocks
+    hold."""
+    columns = [t for t in reductions if _is_held(t, fusion, target, may_hold=may_hold)]
+    out: dict[Tensor, _Strips] = {}
+    for row in reductions:
+        beside = [t for t in columns if _are_beside(row, t)]
+        if not beside or row in columns:
+            continue
+        inputs = [
+            b
+            for r in (*beside, row)
+            for b in whole_inputs(r.op.operands[0], lambda v: v.op.operands)
+        ]
+        facts = PartitionFacts.of(beside[0].op.operands[0], reduced_axes(beside[0]))
+        nbytes = sum(x.dtype.nbytes for x in {b.source for b in inputs})
+        for run in _runs(row, inputs) if facts else ():
+            length = math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in run)
+            width = strip_of_columns(facts, length, nbytes, target) if facts else 0
+            if width:
+                out[row] = run, Partition.by_length(length, width)
+                break
+    return out
+
+
+def _is_held(t: Tensor, fusion: Fusion, target: Target, *, may_hold: bool) -> bool:
+    """Whether blocks hold the columns that a reduction reduces, as all that needs them begins at
+    words in every row."""
+    facts = PartitionFacts.of(t.op.operands[0], reduced_axes(t))
+    if facts is None or facts.is_inner or facts.period > 1:
+        return False
+    return is_held(t, facts, fusion, target, may_hold=may_hold)
+
+
+def _are_beside(row: Tensor, column: Tensor) -> bool:
+    """Whether two reductions reduce different axes and read a large input."""
+    (source,), (other,) = row.op.operands, column.op.operands
+    is_apart = set(reduced_axes(row)).isdisjoint(reduced_axes(column))
+    return is_apart and not large_inputs(source).isdisjoint(large_inputs(other))
+
+
+def _runs(row: Tensor, inputs: Sequence[Behind[Tensor]]) -> list[tuple[int, ...]]:
+    """The fast axes that a reduction reduces, slow ones first: those along which all inputs lie in
+    one run, then all that it reduces. None where some input is fast along another axis."""
+    sizes = constant_shape(row.op.operands[0])
+    if sizes is None or not inputs:
+        return []
+    first = inputs[0].apart
+    own = sorted((a for a in reduced_axes(row) if sizes[a] > 1), key=lambda a: -first.get(a, 0))
+    start, length = len(own), 1
+    while start and all(b.apart.get(own[start - 1]) == length for b in inputs):
+        start -= 1
+        length *= sizes[own[start]]
+    if start == len(own):
+        return []
+    runs = dict.fromkeys((tuple(own[start:]), tuple(own)))
+    return [_with_units(run, row, sizes) for run in runs]
+
+
+def _with_units(run: tuple[int, ...], row: Tensor, sizes: Sequence[int]) -> tuple[int, ...]:
+    """A run with the axes of one element between its own, so that these need not be moved."""
+    if list(run) != sorted(run):
+        return run
+    between = range(run[0], run[-1] + 1)
+    return tuple(a for a in between if a in run or (sizes[a] == 1 and a in reduced_axes(row)))
+
+
+def _in_strips(t: Tensor, source: Tensor, run: tuple[int, ...], strips: Partition) -> Tensor:
+    """A reduction over the strips of a run, then over these and all other axes."""
+    assert isinstance(t.op, Reduce)
+    fn = t.op.fn
+    wide = build.cast(source, t.dtype.compute)
+    parts = as_parts(wide, run, strips, reduction_identity(fn, wide.dtype), last=True)
+    out = reduce_in_parts(fn, parts)
+    left = [a for a in range(source.ndim) if a not in run]
+    rest = tuple(k for k, a in enumerate(left) if a in t.op.axes)
+    return build.cast(build.reduce(fn, out, rest) if rest else out, t.dtype)
