@@ -62,7 +62,7 @@ from fusewright.schedule.heuristics.rating import Decisions, decided
 from fusewright.schedule.order_checks import check_allocation_orders
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
-from fusewright.schedule.shares import stored_by_few
+from fusewright.schedule.shares import check_shared_out
 from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
@@ -274,9 +274,8 @@ class _Compiler:
         tuned: TunedSchedule | None,
     ) -> Made:
         flow, params = scheduled
-        lone = stored_by_few(flow) if len(segment.writes) > 1 else None
-        if lone is not None:
-            raise ScheduleError(f"{lone.name}: few of the kernel's threads would store it")
+        if len(segment.writes) > 1:
+            check_shared_out(flow)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
         measured = tuned.measured if tuned else ()
         origin = Origin(segment, measured, self.made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusewright.errors import ScheduleError
 from fusewright.fusion.sizes import numel_estimate
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import reduced_loops
@@ -10,6 +11,13 @@ from fusewright.schedule.parallel import trips_of
 MOST_TRIPS = 16
 """Trips in which a thread stores a result, for each element that a block would store if all of them
 stored as many. Threads of blocks that walk over rows take at most one for each element."""
+
+
+def check_shared_out(flow: Dataflow) -> None:
+    """Raises ScheduleError for a result that few of a kernel's threads would store."""
+    lone = stored_by_few(flow)
+    if lone is not None:
+        raise ScheduleError(f"{lone.name}: few of the kernel's threads would store it")
 
 
 def stored_by_few(flow: Dataflow) -> Stage | None:

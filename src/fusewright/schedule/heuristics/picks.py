@@ -12,6 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from fusewright.core.expr import Expr, Var, constant_value, variables
 from fusewright.core.instructions import CODE
@@ -106,3 +110,8 @@ def picked_instructions(
         own = [trips[x] for x in variables(place) if x in trips]
         parts.setdefault(v, CODE.picked * math.prod(own))
     return sum(parts.values()) - before
+
+
+def lie_apart(address: npt.NDArray[Any], itemsize: int) -> bool:
+    """Whether some lanes of a vector, along axis 2, are no neighbours in memory."""
+    return bool((np.diff(address, axis=2) != itemsize).any())

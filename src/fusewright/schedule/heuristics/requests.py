@@ -36,7 +36,7 @@ from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses, numel
 from fusewright.schedule.heuristics.masks import looked_at
-from fusewright.schedule.heuristics.picks import Picks, picked_instructions, picks_of
+from fusewright.schedule.heuristics.picks import Picks, lie_apart, picked_instructions, picks_of
 from fusewright.schedule.parallel import Loop, Parallel, trips_of
 from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
@@ -142,7 +142,7 @@ def _request(
     points = _points(a, loops, inner)
     address, active = _sampled(a, met, loops, inner, points)
     is_wide = inner is not None and inner.parallel is Parallel.VECTORIZE
-    if a.data and _lie_apart(address, a.tensor.dtype.nbytes):
+    if a.data and lie_apart(address, a.tensor.dtype.nbytes):
         is_wide = False
     single = list(_single(a, address, active, is_wide=is_wide))
     alone = [tuple(_distinct(x, on, *UNITS)) for x, on in single]
@@ -328,11 +328,6 @@ def _single(
             yield from _by_halves(x, on, a.tensor.dtype.nbytes)
         else:
             yield x, on
-
-
-def _lie_apart(address: Points, itemsize: int) -> bool:
-    """Whether some lanes of a vector are no neighbours in memory."""
-    return bool((np.diff(address, axis=2) != itemsize).any())
 
 
 def _by_halves(address: Points, active: Points, itemsize: int) -> Iterator[tuple[Points, Points]]:
