@@ -30,6 +30,7 @@ from fusewright.schedule.heuristics.small_tiles import (
 )
 from fusewright.schedule.heuristics.sort import SortScheduler
 from fusewright.schedule.heuristics.staged_lines import LinesScheduler
+from fusewright.schedule.heuristics.strips import strips_of
 from fusewright.schedule.heuristics.tiled_sums import TiledSumsScheduler
 from fusewright.schedule.heuristics.transpose import TransposeScheduler
 from fusewright.schedule.heuristics.warp_matmul import WarpMatmulScheduler
@@ -163,7 +164,8 @@ def _schedulers(flow: Dataflow, target: Target) -> Iterator[Scheduler[Any]]:
     elif sums_of(flow) is not None:
         yield InnerOuterScheduler(flow, target)
     elif any(s.is_reduction for s in flow.stages):
-        tiles = SmallTilesScheduler(flow) if may_reduce_different_axes(flow) else None
+        may_be_tiles = strips_of(flow) is None and may_reduce_different_axes(flow)
+        tiles = SmallTilesScheduler(flow) if may_be_tiles else None
         if tiles is not None and tiles.has_sides:
             yield tiles
             return

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fusewright.axes.classes import AxisClass
+from fusewright.core.expr import Int
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.fusion.inputs_behind import fast_kept
@@ -322,7 +323,7 @@ def _around(
     if plan.side_by_side > 1:
         each, own = split(flow, each, plan.side_by_side)
         beside = (Loop(own.axis, Parallel.TIDZ if is_down else Parallel.TIDY),)
-    if plan.at_a_time > 1:
+    if plan.at_a_time > 1 and each.axis.extent != Int(1):  # else one is all that there is
         each, own = split(flow, each, plan.at_a_time)
         several = (Loop(own.axis, Parallel.UNROLL),)
     return (blocks, each, *beside), several
