@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from fusewright.host.refused import LOGGER
+from fusewright.programs import join_launches
 
 YOUNG_OBJECTS = 50_000
 """Objects that come to life between two searches for cycles of garbage, 700 by default: the modules
@@ -41,3 +42,9 @@ def refused(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     yield heard.messages
     logger.removeHandler(heard)
     assert request.node.get_closest_marker("refuses") or not heard.messages, heard.messages
+
+
+@pytest.fixture
+def launched_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short launches stay apart, as long ones do."""
+    monkeypatch.setattr(join_launches, "share_blocks", lambda _: False)

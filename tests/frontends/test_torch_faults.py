@@ -35,6 +35,7 @@ from fusewright.sim.machine import SimResult  # noqa: E402
 driver = importlib.import_module("fusewright.driver")
 reproducer_module = importlib.import_module("fusewright.frontends.torch.reproducer")
 forms = importlib.import_module("fusewright.forms")
+rating = importlib.import_module("fusewright.schedule.heuristics.rating")
 
 
 class Fault(RuntimeError):
@@ -95,7 +96,7 @@ STAGES: dict[str, tuple[Any, str]] = {
     "trace": (region.Part, "trace"),
     "form": (forms, "formed"),
     "place": (driver, "place"),
-    "schedule": (driver, "schedule_group"),
+    "schedule": (rating, "work_of"),
     "lower": (driver, "lower"),
     "passes": (driver, "run_pipeline"),
     "compile": (builds, "compile_cubin"),

@@ -143,3 +143,10 @@ def _results(
             args.append(given)
     found = f(*args, **named)
     return [np.asarray(y) for y in (found if isinstance(found, tuple | list) else [found])]
+
+
+def test_integers_that_nothing_holds_are_refused():
+    with pytest.raises(
+        fw.UserError, match=r"is an integer of \d+ bits, .* nothing; use one below 2\*\*"
+    ):
+        fw.trace(lambda x: x + 10**400, fw.TensorSpec((4,), "float32"))

@@ -51,7 +51,7 @@ Shapes = list[tuple[int, ...]]
 PROGRAMS: dict[str, tuple[Callable[..., Any], Shapes, Shapes, int]] = {
     "forces": (forces, [(2048, 3), (2048,)], [(37, 3), (37,)], 1),
     "nearest of 16 coordinates": (nearest, [(16384, 16), (64, 16)], [(29, 16), (13, 16)], 1),
-    "chamfer": (chamfer, [(2048, 3), (2048, 3)], [(65, 3), (41, 3)], 3),
+    "chamfer": (chamfer, [(2048, 3), (2048, 3)], [(65, 3), (41, 3)], 2),
     "overlap by products": (overlap, [(2048, 4), (1024, 4)], [(31, 4), (50, 4)], 1),
     "points within": (within, [(2048, 3), (1024, 3)], [(33, 3), (70, 3)], 1),
 }

@@ -10,7 +10,6 @@ import pytest
 import fusewright as fw
 from fusewright.host.branches import MAX_BRANCHES, branches
 from fusewright.host.ir import Edge, EdgeKind
-from fusewright.programs import join_launches
 
 S = fw.TensorSpec
 
@@ -76,13 +75,7 @@ def test_small_heads_run_side_by_side() -> None:
     assert (stats["critical_path"], stats["branches"]) == (3, 4)
 
 
-@pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches of other blocks stay apart, as long ones do."""
-    monkeypatch.setattr(join_launches, "share_blocks", lambda _: False)
-
-
-@pytest.mark.usefixtures("apart")
+@pytest.mark.usefixtures("launched_apart")
 def test_heads_that_leave_room_get_more_memory_than_the_least() -> None:
     """Products of 64 to 128 tiles leave room on half of the multiprocessors: what they would wait
     for is worth 3 MiB."""
@@ -113,7 +106,7 @@ def test_results_are_equal_in_every_order_that_the_edges_allow() -> None:
     )
 
 
-@pytest.mark.usefixtures("apart")
+@pytest.mark.usefixtures("launched_apart")
 @pytest.mark.parametrize(
     ("shape", "words"),
     [

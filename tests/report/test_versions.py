@@ -31,6 +31,7 @@ def report(fn: Any) -> fw.Report:
     return fw.Report(fw.compile(fw.trace(fn, SPEC)), title=fn.__name__)
 
 
+@pytest.mark.usefixtures("launched_apart")
 def test_kernels_are_paired_by_what_they_compute_then_by_order() -> None:
     a, b = (gather(fw.compile(fw.trace(f, SPEC)), f.__name__) for f in (softmax, column_sums))
     found = pairs(a, b)

@@ -19,6 +19,7 @@ from fusewright.runtime.graphs import MAX_EXECUTABLES
 
 __all__ = ["gpu", "torch"]  # fixtures
 
+pytestmark = pytest.mark.usefixtures("launched_apart")
 STREAM = 7
 
 

@@ -149,7 +149,7 @@ def _changed(record: Any, at: Place) -> Any:
 def test_rejects_a_record_whose_launches_are_in_another_order(
     builder: Builder, tmp_path: Path
 ) -> None:
-    record, members = read_archive(program(4, 8).save(tmp_path / "p.fw"))
+    record, members = read_archive(program(48, 70).save(tmp_path / "p.fw"))
     write_archive(tmp_path / "q.fw", {**record, "launches": record["launches"][::-1]}, members)
     with pytest.raises(
         UserError, match=r"q\.fw does not describe a program .*host program is wrong"
@@ -174,7 +174,7 @@ def test_a_changed_record_is_refused_or_runs(builder: Builder, tmp_path: Path) -
 
 
 def test_kernels_of_a_program_share_modules(builder: Builder) -> None:
-    p = program(12, 40)
+    p = program(48, 70)
     assert len(p.kernels) > 1
     assert len({k.cubin() for k in p.kernels}) == 1
     for k in p.kernels:

@@ -138,6 +138,7 @@ def test_the_rules_choice_and_the_best_by_prediction_are_measured() -> None:
     assert all(r.program.kernels[0].heuristic == r.params for r in clock.runs)
 
 
+@pytest.mark.usefixtures("launched_apart")
 def test_each_kernel_of_a_program_is_tuned() -> None:
     def two(x: Any) -> Any:
         return fw.sum(x, axis=0), softmax(x)

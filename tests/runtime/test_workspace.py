@@ -127,16 +127,16 @@ def test_loops_keep_their_scratch_in_it(gpu: FakeDriver, torch: FakeTorch) -> No
     def turned(x: Any) -> Any:
         return fw.fori_loop(0, 3, lambda i, c: fw.nn.softmax(c, axis=-1) + fw.sum(c, axis=0), x)
 
-    program = fw.compile(fw.trace(turned, fw.TensorSpec((8, 40), "float32")))
+    program = fw.compile(fw.trace(turned, fw.TensorSpec((48, 70), "float32")))
     nbytes = program.host.stats["peak_bytes"]
-    room, wanted = memory(nbytes), program.simulate(normal(8, 40)).outputs[0]
+    room, wanted = memory(nbytes), program.simulate(normal(48, 70)).outputs[0]
     assert nbytes > 0
     for _ in range(4):  # from the second on a recorded graph
-        x = tensor(normal(8, 40))
+        x = tensor(normal(48, 70))
         torch.allocations.clear()
         (made,) = program(x, workspace=room)
         np.testing.assert_array_equal(made.array, wanted)
-        assert torch.allocations == [(8, 40)]
+        assert torch.allocations == [(48, 70)]
 
 
 def test_memory_may_end_where_an_argument_begins_and_begin_where_it_ends() -> None:

@@ -84,20 +84,26 @@ def expand_runs(body: Body, kind: type[E], expand: Callable[[list[E]], list[Stat
     run: list[E] = []
     between: list[Statement] = []  # behind the last of the run, and independent of it
     behind = _Later()
+    settled: list[Statement] = []  # those behind when the last of the run joined it
+    since: list[Statement] = []  # all behind the last of the run, which stay in their order
     for s in body:
         is_free = not any(_depends(s, r) for r in run)
         if isinstance(s, kind) and is_free and not any(_depends(b, s) for b in behind.statements):
             out += between
-            run, between = [*run, s], []
+            run, between, since = [*run, s], [], []
+            settled = list(behind.statements)
         elif run and is_free and _is_of_thread(s) and behind.lets_pass(s):
             between.append(s)
+            since.append(s)
         elif run and _is_of_thread(s):
             behind.add(s)
+            since.append(s)
         else:
-            out += (*expand(run), *between, *behind.statements)
+            out += (*expand(run), *settled, *since)
             run, between, behind = ([s] if isinstance(s, kind) else []), [], _Later()
+            settled, since = [], []
             out += () if run else (s,)
-    return (*out, *expand(run), *between, *behind.statements)
+    return (*out, *expand(run), *settled, *since)
 
 
 def _is_of_thread(s: Statement) -> bool:
