@@ -78,7 +78,8 @@ def expand_runs(body: Body, kind: type[E], expand: Callable[[list[E]], list[Stat
     a = reduce(a);  store f(a);  b = load x;  b = reduce(b);  store f(b)
         ->   b = load x;  a, b = reduce(a, b);  store f(a);  store f(b)
     """
-    if not any(isinstance(s, kind) for s in body):
+    ahead = sum(isinstance(s, kind) for s in body)
+    if not ahead:
         return body
     out: list[Statement] = []
     run: list[E] = []
@@ -87,6 +88,10 @@ def expand_runs(body: Body, kind: type[E], expand: Callable[[list[E]], list[Stat
     settled: list[Statement] = []  # those behind when the last of the run joined it
     since: list[Statement] = []  # all behind the last of the run, which stay in their order
     for s in body:
+        ahead -= isinstance(s, kind)
+        if run and not ahead and not isinstance(s, kind):  # nothing joins the run any more
+            since.append(s)
+            continue
         is_free = not any(_depends(s, r) for r in run)
         if isinstance(s, kind) and is_free and not any(_depends(b, s) for b in behind.statements):
             out += between
