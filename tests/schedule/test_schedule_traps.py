@@ -90,6 +90,20 @@ def test_4_neither_through_another_tensor() -> None:
     assert_agrees(s)
 
 
+def test_4_a_loop_that_is_cut_from_one_trip_repeats_no_exchange() -> None:
+    def halved(order: list[int]) -> fw.Schedule:
+        s = schedule(lambda x: fw.name(fw.name(fw.sum(x, axis=1), "m") * 2.0, "y"), (4, 64))
+        s["m"].split(1, 64)
+        s["m"].split(1, 2)  # of one trip
+        s["m"].parallelize(3, fw.TIDx)
+        s["m"].reorder(order)
+        return s
+
+    assert_agrees(halved([0, 1, 2, 3]))
+    with pytest.raises(fw.ScheduleError, match="m: loop 3 runs over no element, as it is cut from"):
+        halved([0, 1, 3, 2]).lower()
+
+
 # --- sharing loops ------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from fusewright.core.expr import ONE, ZERO, Expr
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Scan, Sort
+from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import GRID_DIMS, Loop, Parallel
 from fusewright.schedule.views import loop_value, loop_variables, operand, view
@@ -271,6 +272,11 @@ def _check_reductions(
             continue
         positions = waiting_loops(graph, p, consumers[p])
         reducing = {n for i in positions if (n := nest.nodes[p][i]) is not None}
+        if p.frame.reduced and (beyond := _loop_beyond(graph, p, nest)) is not None:
+            raise ScheduleError(
+                f"{p.name}: loop {beyond} runs over no element, as it is cut from a loop of one "
+                "trip, and would sum from anew in each of its trips; leave that loop whole"
+            )
         if not reducing:
             continue
         seen: set[Stage] = set()
@@ -287,6 +293,21 @@ def _check_reductions(
                     f"{does} it; inline the values they share less deep, or recompute() them"
                 )
             stack.extend(consumers[c])
+
+
+def _loop_beyond(graph: AxisGraph, s: Stage, nest: Nest) -> int | None:
+    """A loop of a reduction that is held, inside of the threads that meet, which runs along no axis
+    that it has; None where there is none. Where a result is written such trips write nothing."""
+    reducing = [i for i in reduced_loops(graph, s) if not s.loops[i].parallel.is_serial]
+    if s.memory is Memory.GLOBAL or not reducing:
+        return None
+    beyond = (
+        i
+        for i, x in enumerate(s.loops)
+        if i >= max(s.inline_depth, reducing[0]) and nest.nodes[s][i] is not None
+        if not graph.depends(x.axis, s.frame.domain)
+    )
+    return next(beyond, None)
 
 
 def _check_places(
