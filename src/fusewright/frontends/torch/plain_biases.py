@@ -27,7 +27,7 @@ def plain_biases(graph: Any) -> None:
             continue
         if made.device.type == "cpu":
             continue
-        shape = [bias.meta["val"].shape[0], *(1 for _ in range(len(rest[0])))]
+        shape = [bias.meta["val"].shape[0], *(1 for _ in range(made.ndim - 2))]
         with graph.inserting_before(n):
             alone = call_near(graph, n, n.target, x, weight, None, *rest)
             of_channels = call_near(graph, n, aten.view.default, bias, shape)
