@@ -99,3 +99,15 @@ def test_a_block_holds_tiles_up_to_its_registers() -> None:
     most = MOST_THREADS * MOST_OF_THREAD
     assert is_held([most // 16, 16]) and not is_held([most // 16, 17])
     assert is_held([8, 8, 8]) and not is_held([8, 8, 4, 2])
+
+
+def test_a_line_has_no_sides() -> None:
+    """Sums over an axis of one element are the line that the other sum reduces."""
+    fusion = fw.trace(
+        lambda x: (y := fw.sum(x, axis=0), fw.sum(y)), fw.TensorSpec((1, 304), "float32")
+    )
+    program = fw.compile(fusion)
+    x = np.random.default_rng(0).standard_normal((1, 304)).astype(np.float32)
+    result = program.simulate(x)
+    assert result.races == []
+    np.testing.assert_allclose(result.outputs[1], x.sum(), rtol=1e-4)

@@ -147,7 +147,7 @@ def _is_tile(g: FusionGroup, reductions: Sequence[Tensor]) -> bool:
         if any(own) and not c.is_unit:
             sides.setdefault(own, []).append(c.extent)
     sizes = [_numel(tuple(own)) for own in sides.values()]
-    if not all(sizes) or not is_held(sizes):
+    if len(sizes) < 2 or not all(sizes) or not is_held(sizes):
         return False
     source = reductions[0].op.operands[0]
     sized = [a for a, c in enumerate(first) if not c.is_unit]
