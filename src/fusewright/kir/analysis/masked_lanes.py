@@ -9,7 +9,7 @@ from fusewright.core.conditions import FALSE, TRUE, Cond, negate
 from fusewright.core.expr import constant_value
 from fusewright.core.regions import Region
 from fusewright.kir.analysis.masked import lanes_condition, masks_told
-from fusewright.kir.analysis.needs import Slot, is_lasting, slots_read, slots_written
+from fusewright.kir.analysis.needs import Slot, is_lasting, slots_written, uses_of_slots
 from fusewright.kir.ir import (
     Alloc,
     Arg,
@@ -92,13 +92,7 @@ class _Lanes:
         self.masked: dict[int, Masked] = {}
         self._body = body
         self._masks = masks
-        self._reads: dict[Slot, list[int]] = {}
-        self._writes: dict[Slot, list[int]] = {}
-        for k, s in enumerate(body):
-            for slot in slots_read(s):
-                self._reads.setdefault(slot, []).append(k)
-            for slot in slots_written(s):
-                self._writes.setdefault(slot, []).append(k)
+        self._reads, self._writes = uses_of_slots(body)
         self._held: dict[Slot, Masked] = {}
         self._versions: dict[Slot, int] = {}
         self._loads: dict[Slot, frozenset[int]] = {}

@@ -109,6 +109,18 @@ def slots_read(s: Statement) -> Iterator[Slot]:
             yield from _slots(r, width)
 
 
+def uses_of_slots(body: Body) -> tuple[dict[Slot, list[int]], dict[Slot, list[int]]]:
+    """The positions of the statements of a body that read each slot, and of those that write it."""
+    reads: dict[Slot, list[int]] = {}
+    writes: dict[Slot, list[int]] = {}
+    for k, s in enumerate(body):
+        for slot in slots_read(s):
+            reads.setdefault(slot, []).append(k)
+        for slot in slots_written(s):
+            writes.setdefault(slot, []).append(k)
+    return reads, writes
+
+
 def _slots(r: Reg, width: int) -> Iterator[Slot]:
     start = constant_value(r.index)
     if start is None:

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from fusewright.core.conditions import TRUE, all_of
 from fusewright.core.expr import constant_value
 from fusewright.core.identities import reduction_identity
-from fusewright.kir.analysis.needs import Slot, is_lasting, slots_read, slots_written
+from fusewright.kir.analysis.needs import Slot, is_lasting, uses_of_slots
 from fusewright.kir.ir import Alloc, Body, Compute, Imm, Kernel, Reg, Statement
 from fusewright.kir.passes.trim_loops import REDUCTIONS
 from fusewright.kir.traverse import map_bodies
@@ -60,13 +60,7 @@ class _Uses:
     def __init__(self, body: Body) -> None:
         self._body = body
         self._own = {s.buffer for s in body if isinstance(s, Alloc)}
-        self._reads: dict[Slot, list[int]] = {}
-        self._writes: dict[Slot, list[int]] = {}
-        for k, s in enumerate(body):
-            for slot in slots_read(s):
-                self._reads.setdefault(slot, []).append(k)
-            for slot in slots_written(s):
-                self._writes.setdefault(slot, []).append(k)
+        self._reads, self._writes = uses_of_slots(body)
 
     def choice_of(self, term: Slot, reader: int, identity: object) -> tuple[int, int] | None:
         """The two statements that make a term which one statement reads: what adds nothing, and
