@@ -287,6 +287,17 @@ def _stored_in_between(first: str, second: str) -> Kernel:
 SUM = "r[0] = thread_reduce.add(r[0]) over (ty) identity 0:float32"
 
 
+def _assert_same_results(kernel: Kernel, expanded: Kernel, *, seed: int) -> None:
+    x = np.random.default_rng(seed).normal(size=256).astype(np.float32)
+    outputs = []
+    for k in (kernel, expanded):
+        y = np.full(512, 77, np.float32)
+        given = dict(zip(k.params, (x, y), strict=True))
+        simulate(k, given, outputs=k.params[1:], check_races=False)
+        outputs.append(y)
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("second", "is_joined"),
     [
@@ -307,18 +318,7 @@ def test_reductions_join_across_stores_of_what_they_do_not_need(
     expanded = expand_reductions(kernel)
     kinds = [k.split()[0] for k in _kinds(expanded)]
     assert (kinds[:2] == ["store", "store"]) is is_joined
-    x = np.random.default_rng(5).normal(size=256).astype(np.float32)
-    outputs = []
-    for k in (kernel, expanded):
-        y = np.full(512, 77, np.float32)
-        simulate(
-            k,
-            dict(zip(k.params, (x, y), strict=True)),
-            outputs=k.params[1:],
-            check_races=False,
-        )
-        outputs.append(y)
-    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5)
+    _assert_same_results(kernel, expanded, seed=5)
 
 
 @pytest.mark.parametrize(
@@ -338,18 +338,7 @@ def test_rows_of_a_thread_are_reduced_at_once(between: str, is_joined: bool) -> 
     expanded = expand_reductions(kernel)
     kinds = [k.split()[0] for k in _kinds(expanded)]
     assert (kinds[:2] == ["store", "store"]) is is_joined
-    x = np.random.default_rng(6).normal(size=256).astype(np.float32)
-    outputs = []
-    for k in (kernel, expanded):
-        y = np.full(512, 77, np.float32)
-        simulate(
-            k,
-            dict(zip(k.params, (x, y), strict=True)),
-            outputs=k.params[1:],
-            check_races=False,
-        )
-        outputs.append(y)
-    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5)
+    _assert_same_results(kernel, expanded, seed=6)
 
 
 @pytest.mark.parametrize(
