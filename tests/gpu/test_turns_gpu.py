@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
 from semaphore_suite import SUITE
-from test_grid_turns import ROWS, WAYS, column_schedule, full_sum, total
+from test_grid_turns import COLUMNS, ROWS, WAYS, column_schedule, full_sum, total
 from test_split_products import MODES, gated, product, split_schedule, with_bias
 from turn_cases import CASES, TurnCase
 
@@ -48,8 +48,8 @@ def on_device(torch, array: np.ndarray):
     return torch.from_numpy(array).cuda()
 
 
-def values(splits: int, columns: int = 512) -> np.ndarray:
-    return np.random.default_rng(splits).standard_normal((ROWS, columns)).astype(np.float32)
+def values(splits: int) -> np.ndarray:
+    return np.random.default_rng(splits).standard_normal((ROWS, COLUMNS)).astype(np.float32)
 
 
 def kernel_of(mode: str, splits: int) -> fw.Kernel:
@@ -91,7 +91,7 @@ def test_no_delay_of_a_block_changes_a_bit(mode: str) -> None:
         code = compile_cubin(late, target, name=kernel.name, contract=True).cubin
         loaded = LoadedKernel(code, kernel.ir)
         for _ in range(16):
-            (y,) = run(loaded, [x.reshape(-1), np.zeros(512, np.float32)])
+            (y,) = run(loaded, [x.reshape(-1), np.zeros(COLUMNS, np.float32)])
             found.add(y.tobytes())
     assert len(found) == 1
 
