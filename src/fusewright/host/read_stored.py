@@ -19,6 +19,7 @@ from fusewright.fusion.ir import (
     Tensor,
     is_alone,
 )
+from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.sizes import STORED_TRIPS, nbytes_estimate
 from fusewright.host.groups import MAX_RECOMPUTED, has_more_ops, is_view
@@ -95,7 +96,7 @@ def _recomputed(
 ) -> list[Tensor]:
     """The elementwise ops and views of a group between a value and what is stored without it, or
     results of reductions, which are then stored, if these make fewer trips to memory than the value
-    does; none otherwise."""
+    does; none otherwise. Of what is cropped first no more than the crop is read."""
     found: dict[Tensor, None] = {}
     trips: dict[Tensor, int] = {}
     stack = [t]
@@ -115,12 +116,19 @@ def _recomputed(
         found[x] = None
         if has_more_ops(found, MAX_RECOMPUTED):
             return []
+        if is_crop(x) and _is_stored(x.op.operands[0], groups, own, outputs):
+            trips[x] = 1
+            continue
         stack.extend(x.op.operands)
-    if all(isinstance(x.op, Input) for x in trips):
+    if all(isinstance(x.op, Input) or _crops_input(x) for x in trips):
         return []
     own_nbytes = nbytes_estimate(t)
     large = [n * k for x, k in trips.items() if (n := nbytes_estimate(x)) * SMALL > own_nbytes]
     return list(found) if sum(large) < STORED_TRIPS * own_nbytes else []
+
+
+def _crops_input(t: Tensor) -> bool:
+    return is_crop(t) and isinstance(t.op.operands[0].op, Input)
 
 
 def _is_stored(t: Tensor, groups: Sequence[Group], own: int, outputs: Collection[Tensor]) -> bool:
