@@ -136,6 +136,8 @@ class Kernel:
     """The kernels whose blocks stand side by side in this one; none for most."""
     lowered: ir.Kernel | None = field(default=None, repr=False)
     """What the passes were given; None for kernels from a file."""
+    cost: Cost | None = field(default=None, repr=False)
+    """What `predicted` tells, where it was predicted already."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -231,9 +233,11 @@ class Kernel:
     def predicted(self) -> Cost | None:
         """The predicted time of a launch, and what limits it; None for schedules by hand, moves and
         kernels from a file."""
-        groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]
-        known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
-        return cost_of(known, self.target) if len(known) == len(groups) else None
+        if self.cost is None:
+            groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]
+            known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
+            self.cost = cost_of(known, self.target) if len(known) == len(groups) else None
+        return self.cost
 
     def __repr__(self) -> str:
         launch, syncs = self.launch, len(self.syncs)
