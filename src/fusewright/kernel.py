@@ -28,6 +28,7 @@ from fusewright.errors import InternalError, UserError
 from fusewright.fusion.call_numbers import check_size_number
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
+from fusewright.fusion.source import lines_of
 from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
@@ -194,13 +195,9 @@ class Kernel:
                 size = constant_value(a.buffer.size) or 0
                 offset = a.offset or 0
                 nbytes = size * a.buffer.dtype.nbytes
+                end = offset + nbytes
                 alias = next(
-                    (
-                        b.name
-                        for b in out
-                        if b.offset < offset + nbytes and offset < b.offset + b.nbytes
-                    ),
-                    None,
+                    (b.name for b in out if b.offset < end and offset < b.offset + b.nbytes), None
                 )
                 out.append(SmemBuffer(a.buffer.name, offset, nbytes, a.buffer.alignment, alias))
         return out
@@ -256,8 +253,10 @@ class Kernel:
 
     @property
     def cuda(self) -> str:
-        """The CUDA C++ text."""
-        return emit(self.ir, self.target)
+        """The CUDA C++ text; comments, which are not compiled, name the lines of the program that
+        the kernel was first made of."""
+        made_of = [k.segment.fusion for k in self.parts or (self,) if k.segment is not None]
+        return emit(self.ir, self.target, [c for f in made_of for c in lines_of(f)])
 
     def start_compiling(self, together: Sequence[Kernel] = ()) -> None:
         """Starts to compile in the background, with other kernels of the same target in one
