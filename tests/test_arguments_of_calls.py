@@ -15,6 +15,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.core.expr import as_expr
+from fusewright.cuda.emit import emit
 from fusewright.errors import FusewrightError
 from fusewright.frontends.fuse import Fused
 from fusewright.kernel import TensorInfo
@@ -112,7 +113,7 @@ def ruled(**options: Any) -> str:
 
 def program(**options: Any) -> str:
     made = fw.compile(options.pop("fusion", FUSION), **options)
-    return f"{made.target.arch} {[k.cuda for k in made.kernels]} {made.host}"
+    return f"{made.target.arch} {[emit(k.ir, k.target) for k in made.kernels]} {made.host}"
 
 
 def donated(**options: Any) -> str:

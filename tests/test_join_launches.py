@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,34 @@ def test_the_time_of_a_joined_launch_is_that_of_its_bytes() -> None:
     ).kernels
     assert one is not None and kernel.predicted is not None
     assert kernel.predicted.us == pytest.approx(one.us, rel=0.1)
+
+
+def _everyday() -> list[fw.Fusion]:
+    rows = [S((64, 1000), "bfloat16")]
+    return [
+        fw.trace(adamw, *specs_of([(4096, 7 + k) for k in range(6)], 4)),
+        fw.trace(lambda x: fw.nn.softmax(x, axis=-1), *rows),
+        fw.trace(lambda x: (fw.cumulative_sum(x, axis=0), fw.sum(x, axis=1)), *rows),
+    ]
+
+
+def test_no_group_is_scheduled_again_to_predict_its_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which launches are short enough to stand together is asked of all pairs of them."""
+
+    def again(*_: object) -> None:
+        raise AssertionError("what was predicted is predicted again")
+
+    with monkeypatch.context() as inside:
+        inside.setattr(import_module("fusewright.kernel"), "cost_of", again)
+        programs = [fw.compile(f) for f in _everyday()]
+        parts = [k for p in programs for x in p.kernels for k in x.parts or (x,)]
+        known = [k.predicted for k in parts]
+    assert len(known) >= 9
+    for k, cost in zip(parts, known, strict=True):
+        k.cost = None
+        assert k.predicted == cost
 
 
 def test_sums_of_a_list_do_not_wait_for_each_other() -> None:

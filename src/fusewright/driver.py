@@ -32,10 +32,7 @@ from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.moving import with_places
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place, unplaced_insertions
-from fusewright.host.product_forms import (
-    product_forms,
-    sum_rule,
-)
+from fusewright.host.product_forms import product_forms, sum_rule
 from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
@@ -57,6 +54,7 @@ from fusewright.schedule.edits import EditCall
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
+from fusewright.schedule.heuristics.cost import Cost
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.schedule.heuristics.rating import Decisions, decided
 from fusewright.schedule.order_checks import check_allocation_orders
@@ -117,13 +115,14 @@ def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a kernel is made for: the segment that a heuristic scheduled, the microseconds of its
-    candidates where they were measured, and the kernels that are compiled with it; for a schedule
-    by hand the edits of that."""
+    candidates where they were measured, the kernels that are compiled with it, and what its
+    schedule was predicted to cost when it was chosen; for a schedule by hand the edits of that."""
 
     segment: Segment | None = None
     measured: tuple[tuple[Params, float], ...] = ()
     companions: list[Kernel] = field(default_factory=lambda: list[Kernel]())
     edits: tuple[EditCall, ...] = ()
+    cost: Cost | None = None
 
     @property
     def fills(self) -> Moves:
@@ -175,6 +174,7 @@ def finish(
         origin.companions,
         origin.edits,
         lowered=whole,
+        cost=origin.cost,
     )
 
 
@@ -241,7 +241,8 @@ class _Compiler:
         if tuned is not None:
             try:
                 scheduled = self._scheduled(segment, tuned.params)
-                return self._finished(segment, name, scalars, scheduled, tuned)
+                origin = Origin(segment, tuned.measured, self.made)
+                return self._finished(name, scalars, scheduled, origin)
             except ScheduleError as e:
                 _log.warning("%s: a tuned schedule is ignored: %s", name, e)
         key, known = segment.decided_by, self.decisions
@@ -249,16 +250,18 @@ class _Compiler:
         if key not in known.made:
             known.made[key], scheduled = decided(segment.dataflow, self.target)
         better = known.made[key].better
+        origin = Origin(segment, companions=self.made, cost=known.made[key].cost)
         if better is not None:
             try:
                 if scheduled is None or scheduled[1] != better:
                     other = self._scheduled(segment, better)
                 else:
                     other, scheduled = scheduled, None
-                return self._finished(segment, name, scalars, other, None)
+                return self._finished(name, scalars, other, origin)
             except ScheduleError as e:
                 _compiled.debug("%s: %s, predicted faster, is left: %s", name, better, e)
-        return self._finished(segment, name, scalars, scheduled or self._scheduled(segment), None)
+                origin = replace(origin, cost=None)
+        return self._finished(name, scalars, scheduled or self._scheduled(segment), origin)
 
     def _scheduled(self, segment: Segment, wanted: Params | None = None) -> tuple[Dataflow, Params]:
         """As wanted, or by the rules' first candidate."""
@@ -267,21 +270,18 @@ class _Compiler:
 
     def _finished(
         self,
-        segment: Segment,
         name: str,
         scalars: tuple[Parameter, ...],
         scheduled: tuple[Dataflow, Params],
-        tuned: TunedSchedule | None,
+        origin: Origin,
     ) -> Made:
         flow, params = scheduled
-        if len(segment.writes) > 1:
+        if origin.segment is not None and len(origin.segment.writes) > 1:
             check_shared_out(flow)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
-        measured = tuned.measured if tuned else ()
-        origin = Origin(segment, measured, self.made)
         kernel = finish(flow, name, self.target, params, origin=origin)
         _compiled.debug("%s: scheduled as %s", name, params)
-        own = len(kernel.argument_values) - len(segment.fills.values if segment.fills else ())
+        own = len(kernel.argument_values) - len(origin.fills.values)
         named = zip(kernel.argument_values[:own], kernel.ir.arguments, strict=False)
         places = tuple(scalars.index(parameter(v, a.dtype)) for v, a in named)
         return Made(kernel, read, places)

@@ -28,6 +28,7 @@ from fusewright.errors import InternalError, UserError
 from fusewright.fusion.call_numbers import check_size_number
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
+from fusewright.fusion.source import lines_of
 from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
@@ -136,6 +137,8 @@ class Kernel:
     """The kernels whose blocks stand side by side in this one; none for most."""
     lowered: ir.Kernel | None = field(default=None, repr=False)
     """What the passes were given; None for kernels from a file."""
+    cost: Cost | None = field(default=None, repr=False)
+    """What `predicted` tells, where it was predicted already."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -192,13 +195,9 @@ class Kernel:
                 size = constant_value(a.buffer.size) or 0
                 offset = a.offset or 0
                 nbytes = size * a.buffer.dtype.nbytes
+                end = offset + nbytes
                 alias = next(
-                    (
-                        b.name
-                        for b in out
-                        if b.offset < offset + nbytes and offset < b.offset + b.nbytes
-                    ),
-                    None,
+                    (b.name for b in out if b.offset < end and offset < b.offset + b.nbytes), None
                 )
                 out.append(SmemBuffer(a.buffer.name, offset, nbytes, a.buffer.alignment, alias))
         return out
@@ -231,9 +230,11 @@ class Kernel:
     def predicted(self) -> Cost | None:
         """The predicted time of a launch, and what limits it; None for schedules by hand, moves and
         kernels from a file."""
-        groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]
-        known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
-        return cost_of(known, self.target) if len(known) == len(groups) else None
+        if self.cost is None:
+            groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]
+            known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
+            self.cost = cost_of(known, self.target) if len(known) == len(groups) else None
+        return self.cost
 
     def __repr__(self) -> str:
         launch, syncs = self.launch, len(self.syncs)
@@ -252,8 +253,10 @@ class Kernel:
 
     @property
     def cuda(self) -> str:
-        """The CUDA C++ text."""
-        return emit(self.ir, self.target)
+        """The CUDA C++ text; comments, which are not compiled, name the lines of the program that
+        the kernel was first made of."""
+        made_of = [k.segment.fusion for k in self.parts or (self,) if k.segment is not None]
+        return emit(self.ir, self.target, [c for f in made_of for c in lines_of(f)])
 
     def start_compiling(self, together: Sequence[Kernel] = ()) -> None:
         """Starts to compile in the background, with other kernels of the same target in one

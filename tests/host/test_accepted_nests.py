@@ -81,3 +81,17 @@ def test_what_is_viewed_in_place_reads_no_copy() -> None:
     v, i = np.array([0.3, -2.0], np.float32), np.array([4, 0, 2])
     for got, want in zip(program.simulate(v, i).outputs, fw.evaluate(fusion, v, i), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+STORED_CROPS: list[Callable[[Any], Any]] = [
+    lambda x: (x[43:143], fw.concat([x[43:143], x[43:143]], axis=1)),
+    lambda x: (x[:, 4:], fw.abs(x[:, 4:]), fw.pad(x[:, 4:], ((0, 0), (1, 2)))),
+    lambda x: (x[5:], fw.sum(x[5:], axis=1), fw.concat([fw.exp(x[5:]), x[5:]])),
+]
+
+
+@pytest.mark.parametrize("fn", STORED_CROPS)
+def test_a_crop_that_is_stored_runs_along_the_loops_of_its_readers(fn: Any) -> None:
+    """It is all that the kernel reads of the argument, and a result, too."""
+    fusion = fw.trace(fn, S((300, 65), "float32"))
+    assert_right(fw.compile(fusion), fusion)

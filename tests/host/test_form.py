@@ -412,3 +412,38 @@ def test_sums_that_a_third_relates_are_one_kernel() -> None:
 
     p = agreeing(cosine, S((9, 65), "float32"), S((9, 65), "float32"))
     assert p.host.stats["launches"] == 1
+
+
+def _halves(y: fw.Array) -> fw.Array:
+    n = y.shape[-1] // 2
+    return y[..., :n] * fw.nn.sigmoid(y[..., n:])
+
+
+def _neighbours(y: fw.Array) -> fw.Array:
+    return y[..., 1:] - y[..., :-1]
+
+
+@pytest.mark.parametrize("shape", [(128,), (7, 130), (4, 6, 31), (600, 1024)])
+@pytest.mark.parametrize("parts", [_halves, _neighbours])
+def test_parts_of_a_value_meet_where_it_is_stored(parts: Any, shape: tuple[int, ...]) -> None:
+    """Loops over the value come by every element, but not by two of its parts at once."""
+
+    def f(x: fw.Array) -> tuple[fw.Array, ...]:
+        y = fw.exp(x[..., : 2 * (shape[-1] // 2)])
+        return y, fw.sum(y, axis=-1), parts(y)
+
+    p = agreeing(f, S(shape, "float32"))
+    assert len(p.launches) == 2
+    first, second = (x.kernel for x in p.launches)
+    assert len(first.outputs) == 2  # neither part is stored beside the whole
+    assert len(second.inputs) == 1
+
+
+def test_parts_that_meet_do_not_join_the_kernel_that_makes_the_value() -> None:
+    """The kernels of parts and of reductions find each other as siblings that read the value."""
+
+    def f(x: fw.Array) -> tuple[fw.Array, ...]:
+        y = x[:3] - x[3:]
+        return fw.nn.softmax(y, axis=0), y[:, :300] * y[:, 1:301]
+
+    agreeing(f, S((6, 600), "float32"))

@@ -41,22 +41,26 @@ def sync_ids_in_ptx(text: str) -> set[int]:
     return {int(n) for n in re.findall(r"// fw-sync (\d+)", text)}
 
 
-def emit(kernel: Kernel, target: Target) -> str:
-    """The kernel as one self-contained CUDA C++ file.
+def emit(kernel: Kernel, target: Target, comments: Sequence[str] = ()) -> str:
+    """The kernel as one self-contained CUDA C++ file, with comments at its head.
 
     Raises SpecError for KIR that no stage should have left (high-level reductions, shared memory
     without addresses, accesses of a width no instruction has), UnsupportedError for a function
     that a dtype does not have.
     """
-    return emit_module((kernel,), target)
+    return _module((kernel,), target, comments)
 
 
 def emit_module(kernels: Sequence[Kernel], target: Target) -> str:
     """Several kernels, of different names, as one file with one prelude."""
+    return _module(kernels, target, ())
+
+
+def _module(kernels: Sequence[Kernel], target: Target, comments: Sequence[str]) -> str:
     names = [identifier(k.name) for k in kernels]
     if len(set(names)) != len(names):
         raise UserError(f"kernels of one module need different names, got {', '.join(names)}")
-    bodies = [_Emitter(k, target).text() for k in kernels]
+    bodies = [_Emitter(k, target).text(comments) for k in kernels]
     products = tensor.product_functions(kernels)
     bodies = [products, *bodies] if products else bodies
     definitions = prelude("\n".join(bodies))
@@ -70,7 +74,8 @@ class _Emitter(Writer):
         super().__init__(kernel, target, SPELLINGS)
         self._hardware: dict[Var, str] = {}
 
-    def text(self) -> str:
+    def text(self, comments: Sequence[str]) -> str:
+        """The function, with comments, a line each, in front of its first statement."""
         k = self.kernel
         self._check_resources()
         name = self.names.of(k, k.name)
@@ -86,7 +91,8 @@ class _Emitter(Writer):
         cluster = f"__cluster_dims__({k.cluster_size}, 1, 1) " if k.cluster else ""
         bound = f"{cluster}__launch_bounds__({bounds})"
         head = f'extern "C" __global__ void {bound}\n{name}({signature}) {{'
-        return "\n".join((head, *dims, *self.lines, "}", ""))
+        said = [f"  // {c}" for c in comments]
+        return "\n".join((head, *said, *dims, *self.lines, "}", ""))
 
     def _check_resources(self) -> None:
         have, need = self.target.shared_nbytes_per_block, shared_nbytes(self.kernel)

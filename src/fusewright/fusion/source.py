@@ -5,6 +5,10 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fusewright.fusion.ir import Fusion
 
 _OWN = ("fusewright.fusion.", "fusewright.frontends.")
 """Modules through which a program calls operations; the frame outside of them is the program's."""
@@ -61,3 +65,15 @@ def calling_line() -> Source | None:
         call = code.co_name if is_named else ""
         frame = frame.f_back
     return None
+
+
+def lines_of(fusion: Fusion) -> list[str]:
+    """Each line of the user's program from which values of a fusion come, with these values and
+    what computes them, such as `norm.py:12 softmax: t0 = max, t2 = exp`."""
+    found: dict[str, list[str]] = {}
+    for t in fusion.values:
+        function: str | None = getattr(t.op, "fn", None)
+        if t.source is not None and function is not None:
+            place = " ".join(str(t.source).split())
+            found.setdefault(place, []).append(f"{t.name} = {function}")
+    return [f"{place}: {', '.join(values)}" for place, values in found.items()]

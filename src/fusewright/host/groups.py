@@ -304,6 +304,8 @@ def _is_made_again(g: FusionGroup, o: Tensor, reader: Tensor) -> bool:
     """Whether a reader that finds a member at another place than others makes it again there: few
     functions and moves of sources. Where it is repeated along axes of the reader that is at most
     one instruction for each element read, as many as reading it takes."""
+    if _crops_computed(g, o):
+        return False
     found: set[Tensor] = set()
     stack = [o]
     count, repeated = numel_estimate(reader.shape), 0.0
@@ -318,6 +320,23 @@ def _is_made_again(g: FusionGroup, o: Tensor, reader: Tensor) -> bool:
         found.add(t)
         stack.extend(t.op.operands)
     return repeated <= 1.0
+
+
+def _crops_computed(g: FusionGroup, t: Tensor) -> bool:
+    """Whether a value is a crop of what the kernel computes, or made of one. Nobody can have a
+    clone of it: the clone of what is cropped would have places that no loop comes by.
+
+    y = exp(x); z = y[:64] * y[64:]    the loops of z are those of y[:64]: they miss exp(x)[:64]
+    """
+    found: set[Tensor] = set()
+    stack = [t]
+    while stack:
+        v = stack.pop()
+        if is_crop(v) and not _reads_source(g, v.op.operands[0]):
+            return True
+        found.add(v)
+        stack.extend(o for o in v.op.operands if o in g.members and o not in found)
+    return False
 
 
 def axes_of_source(g: FusionGroup, o: Tensor) -> Axes:
@@ -336,7 +355,7 @@ def _tie_moved(g: FusionGroup, t: Tensor, frame: Frame) -> str | None:
     for o, read in zip(t.op.operands, frame.operands, strict=True):
         if o not in g.members or tie(g.graph, read, g.axes[o]):
             continue
-        if g.depths[o] or g.has_scans:
+        if g.depths[o] or g.has_scans or _crops_computed(g, t):
             return f"it reads {o.name} at another place than it is computed at"
         g.loose[o] = None
     return None

@@ -19,6 +19,7 @@ from fusewright.fusion.ir import (
     Tensor,
     is_alone,
 )
+from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.sizes import STORED_TRIPS, nbytes_estimate
 from fusewright.host.groups import MAX_RECOMPUTED, has_more_ops, is_view
@@ -40,24 +41,65 @@ def read_what_is_stored(
     k1: s = f(x), a = abs(s);  k2: m = max(a);  k3: s / m   ->   k1: s;  k2: m = max(abs(s))
     k1: m = max(x, 0), y = x - m;  k2: y / sum(y, 1)   ->   k1: m;  k2: y = x - m, y / sum(y, 1)
     """
-    order, uses = {t: i for i, t in enumerate(fusion.values)}, fusion.uses()
-    out = list(groups)
+    order, cut = {t: i for i, t in enumerate(fusion.values)}, _Cut(fusion, groups)
     for i, g in enumerate(groups):
         for t in g:
-            readers = [j for j, h in enumerate(out) if i != j and _reads(h, t)]
-            compute = all(any(isinstance(x.op, _COMPUTING) for x in out[j]) for j in readers)
-            is_free = readers and compute and t not in fusion.outputs and not _is_piece(t, uses)
-            again = _recomputed(t, out, i, fusion.outputs) if is_free else []
+            readers = cut.readers(t, i)
+            compute = all(any(isinstance(x.op, _COMPUTING) for x in cut[j]) for j in readers)
+            is_free = readers and compute and t not in cut.outputs and not _is_piece(t, cut.uses)
+            again = _recomputed(t, cut, i) if is_free else []
             wider = {
-                j: tuple(sorted(dict.fromkeys((*again, *out[j])), key=lambda v: order[v]))
+                j: tuple(sorted(dict.fromkeys((*again, *cut[j])), key=lambda v: order[v]))
                 for j in readers
                 if again
             }
             if wider and all(hold_together(list(h)) for h in wider.values()):
                 for j, h in wider.items():
-                    out[j] = h
-                out[i] = _live(out, i, fusion.outputs)
-    return [g for g in out if g]
+                    cut[j] = h
+                cut[i] = cut.live(i)
+    return [g for g in cut.groups if g]
+
+
+class _Cut:
+    """A fusion in groups, of which each may be replaced."""
+
+    def __init__(self, fusion: Fusion, groups: Sequence[Group]) -> None:
+        self.uses = fusion.uses()
+        self.outputs = set(fusion.outputs)
+        self.groups = list(groups)
+        self._homes: dict[Tensor, set[int]] = {}
+        for k, g in enumerate(groups):
+            for t in g:
+                self._homes.setdefault(t, set()).add(k)
+
+    def __getitem__(self, k: int) -> Group:
+        return self.groups[k]
+
+    def __setitem__(self, k: int, group: Group) -> None:
+        for t in self.groups[k]:
+            self._homes[t].discard(k)
+        for t in group:
+            self._homes[t].add(k)
+        self.groups[k] = group
+
+    def has(self, t: Tensor, k: int) -> bool:
+        """Whether a group has a value, or computes it again."""
+        return k in self._homes.get(t, ())
+
+    def readers(self, t: Tensor, own: int) -> list[int]:
+        """The other groups that read what one of them makes."""
+        found = {j for u in self.uses[t] for j in self._homes.get(u, ())}
+        return sorted(j for j in found if j != own and not self.has(t, j))
+
+    def is_stored(self, t: Tensor, own: int) -> bool:
+        """Whether a value that a group has goes to memory, or comes from there."""
+        return t in self.outputs or not self.has(t, own) or bool(self.readers(t, own))
+
+    def live(self, own: int) -> Group:
+        """What a group makes that is an output or that another one reads, and what that needs."""
+        read = {t for t in self.groups[own] if t in self.outputs or self.readers(t, own)}
+        needed = needed_of(dict.fromkeys(self.groups[own]), read)
+        return tuple(x for x in self.groups[own] if x in needed)
 
 
 def _is_piece(t: Tensor, uses: Mapping[Tensor, tuple[Tensor, ...]]) -> bool:
@@ -90,12 +132,10 @@ def functions_between(t: Tensor, values: Collection[Tensor]) -> list[Tensor]:
     return list(found)
 
 
-def _recomputed(
-    t: Tensor, groups: Sequence[Group], own: int, outputs: Collection[Tensor]
-) -> list[Tensor]:
+def _recomputed(t: Tensor, cut: _Cut, own: int) -> list[Tensor]:
     """The elementwise ops and views of a group between a value and what is stored without it, or
     results of reductions, which are then stored, if these make fewer trips to memory than the value
-    does; none otherwise."""
+    does; none otherwise. Of what is cropped first no more than the crop is read."""
     found: dict[Tensor, None] = {}
     trips: dict[Tensor, int] = {}
     stack = [t]
@@ -103,45 +143,31 @@ def _recomputed(
         x = stack.pop()
         if is_rematerialisable(x):
             continue
-        if x is not t and _is_stored(x, groups, own, outputs):
+        if x is not t and cut.is_stored(x, own):
             trips[x] = 1
             continue
         if x is not t and isinstance(x.op, Reduce):
             trips[x] = STORED_TRIPS
             continue
         is_cheap = isinstance(x.op, Pointwise) or is_view(x)
-        if not (is_cheap and x in groups[own]) or is_alone(x):
+        if not (is_cheap and cut.has(x, own)) or is_alone(x):
             return []
         found[x] = None
         if has_more_ops(found, MAX_RECOMPUTED):
             return []
+        if is_crop(x) and cut.is_stored(x.op.operands[0], own):
+            trips[x] = 1
+            continue
         stack.extend(x.op.operands)
-    if all(isinstance(x.op, Input) for x in trips):
+    if all(isinstance(x.op, Input) or _crops_input(x) for x in trips):
         return []
     own_nbytes = nbytes_estimate(t)
     large = [n * k for x, k in trips.items() if (n := nbytes_estimate(x)) * SMALL > own_nbytes]
     return list(found) if sum(large) < STORED_TRIPS * own_nbytes else []
 
 
-def _is_stored(t: Tensor, groups: Sequence[Group], own: int, outputs: Collection[Tensor]) -> bool:
-    """Whether a value that a group has goes to memory, or comes from there."""
-    if t in outputs or t not in groups[own]:
-        return True
-    return any(own != j and _reads(h, t) for j, h in enumerate(groups))
-
-
-def _reads(group: Group, t: Tensor) -> bool:
-    """Whether a group reads what another one makes."""
-    return t not in group and any(t in x.op.operands for x in group)
-
-
-def _live(groups: Sequence[Group], own: int, outputs: Collection[Tensor]) -> Group:
-    """What a group makes that is an output or that another one reads, and what that needs."""
-    read = {
-        o for j, h in enumerate(groups) if j != own for x in h for o in x.op.operands if o not in h
-    }
-    needed = needed_of(dict.fromkeys(groups[own]), read | set(outputs))
-    return tuple(x for x in groups[own] if x in needed)
+def _crops_input(t: Tensor) -> bool:
+    return is_crop(t) and isinstance(t.op.operands[0].op, Input)
 
 
 def needed_of(members: Mapping[Tensor, None], read: Set[Tensor]) -> list[Tensor]:

@@ -10,6 +10,7 @@ from fusewright.fusion.ir import (
     Constant,
     Fusion,
     Input,
+    Pointwise,
     Scalar,
     Tensor,
     topological,
@@ -123,6 +124,8 @@ def _segment(
     sites: Mapping[Tensor, Sequence[Subspan]],
     fine: Collection[Tensor],
 ) -> Segment:
+    """The segment of a group. A crop that is all of what is read of a value, and stored too, is a
+    copy of that, which its readers see: they are tied to it as formation tied them."""
     members = set(group)
     external: dict[Tensor, None] = {}
     for t in group:
@@ -144,6 +147,9 @@ def _segment(
         made |= {c: _cropped(c, r.box, bound) for c in r.crops} or {r.value: bound}
         inputs.append(bound)
         reads.append(site)
+    for t in outputs:
+        if t in made and isinstance(made[t].op, Input):
+            made[t] = t.with_op(Pointwise((made[t],), "copy"))
     for t in group:
         if t not in made:
             _copy(t, made)

@@ -124,8 +124,9 @@ class _Naming(Substitution):
 
     def _merge_positions(self, statement: Statement) -> None:
         """One object per gathered register of a statement, so that equal indices are equal."""
-        first = {(v.reg.buffer, v.reg.index): v for v in gathered(statement)}
-        for v in positions(statement):
+        found = positions(statement)
+        first = {(v.reg.buffer, v.reg.index): v for v in gathered(statement)} if found else {}
+        for v in found:
             one = first[v.reg.buffer, v.reg.index]
             if one is not v:
                 self.replace(v, one)

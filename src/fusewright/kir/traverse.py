@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import chain
-from typing import TypeVar, cast, get_type_hints
+from typing import TypeAlias, TypeVar, cast, get_type_hints
 
-from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, Var, variables
 from fusewright.core.node import Node, symbolic_fields, values_of, with_fields
 from fusewright.core.symbolic import Symbolic
@@ -118,35 +118,54 @@ def own_buffers(node: Node) -> tuple[Buffer, ...]:
     return _mentions(node)[2]
 
 
+_Mentions: TypeAlias = tuple[
+    tuple[object, ...], tuple[Reg, ...], tuple[Buffer, ...], tuple[RegVar, ...]
+]
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """What is found in a node: values, registers, and the gathered positions of both."""
+
+    values: list[object] = field(default_factory=list[object])
+    registers: list[Reg] = field(default_factory=list[Reg])
+    positions: dict[RegVar, None] = field(default_factory=dict[RegVar, None])
+
+    def node(self, node: Node) -> None:
+        """Gathers from the fields of a node."""
+        if isinstance(node, Reg):
+            self.registers.append(node)
+        self._fields(values_of(node, symbolic_fields(type(node))))
+
+    def _fields(self, found: tuple[object, ...]) -> None:
+        for value in found:
+            if isinstance(value, Node):
+                if not isinstance(value, Statement):
+                    self.node(value)
+            elif isinstance(value, tuple):
+                self._fields(cast("tuple[object, ...]", value))
+            else:
+                self.values.append(value)
+                if isinstance(value, Symbolic) and value.leaves:
+                    self._positions(value)
+
+    def _positions(self, e: Symbolic) -> None:
+        """Gathers the registers through which an expression is read, and those in their places."""
+        for v in dict.fromkeys(e.leaves):
+            if isinstance(v, RegVar):
+                self.positions[v] = None
+                self.registers.append(v.reg)
+                self._positions(v.reg.index)
+
+
 @lru_cache(maxsize=KEPT)
-def _mentions(node: Node) -> tuple[tuple[object, ...], tuple[Reg, ...], tuple[Buffer, ...]]:
-    """The values, the registers and the buffers that a node names."""
-    values: list[object] = []
-    registers: list[Reg] = []
-    _gather(node, values, registers)
-    mine = [v for v in values if isinstance(v, Buffer)]
-    return tuple(values), tuple(registers), (*mine, *[r.buffer for r in registers])
-
-
-def _gather(node: Node, values: list[object], registers: list[Reg]) -> None:
-    if isinstance(node, Reg):
-        registers.append(node)
-    _gather_values(values_of(node, symbolic_fields(type(node))), values, registers)
-
-
-def _gather_values(found: tuple[object, ...], values: list[object], registers: list[Reg]) -> None:
-    for value in found:
-        if isinstance(value, Node):
-            if not isinstance(value, Statement):
-                _gather(value, values, registers)
-        elif isinstance(value, tuple):
-            _gather_values(cast("tuple[object, ...]", value), values, registers)
-        else:
-            values.append(value)
-            if isinstance(value, Symbolic) and value.leaves:
-                for v in dict.fromkeys(value.leaves):
-                    if isinstance(v, RegVar):
-                        _gather(v.reg, [], registers)
+def _mentions(node: Node) -> _Mentions:
+    """The values, the registers, the buffers and the gathered positions that a node names."""
+    found = _Gathering()
+    found.node(node)
+    mine = [v for v in found.values if isinstance(v, Buffer)]
+    buffers = (*mine, *[r.buffer for r in found.registers])
+    return tuple(found.values), tuple(found.registers), buffers, tuple(found.positions)
 
 
 @lru_cache(maxsize=KEPT)
@@ -177,11 +196,7 @@ def registers_read(statement: Statement) -> tuple[tuple[Reg, int], ...]:
 
 def positions(statement: Statement) -> tuple[RegVar, ...]:
     """The gathered positions in a statement's own expressions, in order of occurrence."""
-    found: dict[RegVar, None] = {}
-    for value in own_values(statement):
-        if isinstance(value, Expr | Cond) and value.leaves:
-            found |= {v: None for v in all_variables(value) if isinstance(v, RegVar)}
-    return tuple(found)
+    return _mentions(statement)[3]
 
 
 def gathered(statement: Statement) -> tuple[RegVar, ...]:
