@@ -37,6 +37,7 @@ from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
+from fusewright.fusion.passes.fill_lines import fill_lines
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.fold_moves import fold_moves
@@ -360,6 +361,8 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     found = [_Cut(_in_parts(walks, target))]
     strips = strip_partials(walks, target)
     found += [_Cut(_in_parts(strips, target))] if strips is not walks else []
+    lines = fill_lines(walks)
+    found += [_Cut(_in_parts(lines, target))] if lines is not walks else []
     if len(clusters.values) > len(walks.values):
         found.append(_Cut(_in_parts(clusters, target)))
     if has_scans and split_scans(walks, target) is not walks:
