@@ -51,6 +51,7 @@ from fusewright.fusion.passes.merge_sorts import merge_sorts
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_moves import narrow_moves
 from fusewright.fusion.passes.narrow_products import narrow_products
+from fusewright.fusion.passes.narrow_sums import narrow_sums
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
@@ -304,7 +305,7 @@ def _moves_folded(
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
-    parts = crop_joins(hoist_crops(narrow_moves(cse(plain))), given)
+    parts = crop_joins(hoist_crops(narrow_moves(narrow_sums(cse(plain)))), given)
     moves = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
     held = hold_scans(fold_crops(moves), target)
     return own_outputs(turn_scans(held), before=owned)
