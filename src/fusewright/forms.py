@@ -73,11 +73,13 @@ from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
 from fusewright.host.groups import MAX_OPERANDS
+from fusewright.host.move_work import move_work
 from fusewright.host.moves import Moves
 from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments
 from fusewright.host.subspans import Subspan
+from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.rating import (
     KIN_MARGIN,
     MARGIN,
@@ -514,9 +516,7 @@ def _site_nbytes(site: Subspan) -> int:
 
 def _of_moves(moves: Moves, target: Target) -> float:
     """The time of a launch that copies and fills."""
-    known = target.calibration
-    moved = sum(map(_site_nbytes, (*moves.reads, *moves.writes)))
-    return known.launch_us + known.start_us + known.memory_latency_us + _moved_us(moved, target)
+    return cost(move_work(moves), target).us
 
 
 def _copy_us(values: Iterable[Tensor], target: Target) -> float:

@@ -28,6 +28,7 @@ from fusewright.errors import InternalError, UserError
 from fusewright.fusion.call_numbers import check_size_number
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
+from fusewright.host.moves import Moves
 from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
@@ -136,6 +137,7 @@ class Kernel:
     """The kernels whose blocks stand side by side in this one; none for most."""
     lowered: ir.Kernel | None = field(default=None, repr=False)
     """What the passes were given; None for kernels from a file."""
+    moves: Moves | None = field(default=None, repr=False)
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
