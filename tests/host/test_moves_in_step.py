@@ -117,3 +117,16 @@ def test_a_launch_of_moves_takes_at_least_what_its_bytes_take() -> None:
     moves = _moves(_compiled((64, 32, 64), 200_000, "float32"))
     nbytes = sum(a.nbytes for a in move_work(moves).arrays)
     assert cost(move_work(moves), TARGET).us > nbytes / TARGET.memory_nbytes_per_us
+
+
+def test_elements_a_step_apart_are_written_a_warp_at_a_time() -> None:
+    def stacked(x: Any, y: Any, z: Any) -> Any:
+        return fw.stack([x, fw.nn.softmax(y, axis=1), z + 1], axis=2)
+
+    specs = [T((5000, 512), "bfloat16")] * 3
+    program = fw.compile(fw.trace(stacked, *specs), target="sm_90a")
+    found = [k.moves for k in program.kernels if k.moves is not None]
+    assert len(found) == 1
+    (written,) = (a for a in move_work(found[0]).arrays if a.is_written)
+    assert written.returns[1] == 6.0  # pairs read and written, of which a third is its own
+    assert sum(written.requested) == 3 * written.nbytes

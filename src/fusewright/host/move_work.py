@@ -126,24 +126,28 @@ def _places(x: MoveLoop, number: Points) -> Iterator[Points]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a part writes without a gap: elements, where the sampled ones begin, and the step of the
-    part's rows."""
+    """What a part writes without a gap: elements, where the sampled ones begin, the step of the
+    part's rows, and from one run to the next of a row, where that is a few elements."""
 
     begins: Points
     length: int
     step: Expr
+    apart: int
 
 
 def _visits(moves: Moves, grid: MoveGrid) -> Iterator[float]:
     """How often the pairs of sectors of each part's target are moved, over its bytes: those that a
     run fills in part are read and merged, as the rest comes from a block that runs at another time.
-    In step runs go on where the next part begins."""
+    In step runs go on where the next part begins; what lies in one pair, a step apart, is one."""
     runs = [_run(m, x) for m, x in zip(moves.moves, grid.loops, strict=True)]
     for m, own in zip(moves.moves, runs, strict=True):
         begins, ends = own.begins, own.begins + own.length
         if grid.is_in_step:
             begins, ends = _joined(begins, ends, runs)
-        yield _moved(begins, ends, m.target.root.dtype.nbytes)
+        itemsize = m.target.root.dtype.nbytes
+        times = _moved(begins, ends, itemsize)
+        is_step = 0 < own.apart * itemsize < PAIR_NBYTES
+        yield min(times, 2.0 * own.apart) if is_step else times
 
 
 def _joined(begins: Points, ends: Points, runs: list[_Run]) -> tuple[Points, Points]:
@@ -167,7 +171,8 @@ def _run(m: Move, x: MoveLoop) -> _Run:
     count = max(1, estimate(x.vectors) // (estimate(last.extent) if is_dense else 1))
     number = spread(np.arange(SAMPLES), 1, count) * (length // x.width)
     first = next(_places(x, number))
-    return _Run(estimate(m.target.offset) + first, length, x.dims[0].steps[0])
+    apart = 0 if is_dense else estimate(last.steps[0])
+    return _Run(estimate(m.target.offset) + first, length, x.dims[0].steps[0], apart)
 
 
 def _moved(begins: Points, ends: Points, itemsize: int) -> float:
