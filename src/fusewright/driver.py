@@ -396,8 +396,7 @@ class _Compiler:
         """The launch that copies and fills what no kernel computes."""
         key = (self.target, moves.structure)
         if key not in self.kernels:
-            name = moves_name(key)
-            lowered = move_kernel(moves, name)
+            lowered = move_kernel(moves, moves_name(key))
             final = run_pipeline(lowered, self.target)
             named = zip(final.params, (*moves.reads, *moves.writes), strict=True)
             infos = [TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in named]
@@ -411,6 +410,7 @@ class _Compiler:
                 "",
                 companions=self.made,
                 lowered=lowered,
+                moves=moves,
             )
             self.kernels[key] = Made(kernel, (), ())
         return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)

@@ -37,6 +37,7 @@ from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
+from fusewright.fusion.passes.fill_lines import fill_lines
 from fusewright.fusion.passes.fold_crops import fold_crops
 from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
 from fusewright.fusion.passes.fold_moves import fold_moves
@@ -50,6 +51,7 @@ from fusewright.fusion.passes.merge_sorts import merge_sorts
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_moves import narrow_moves
 from fusewright.fusion.passes.narrow_products import narrow_products
+from fusewright.fusion.passes.narrow_sums import narrow_sums
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
@@ -71,11 +73,13 @@ from fusewright.host.choose_partitions import formed
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
 from fusewright.host.groups import MAX_OPERANDS
+from fusewright.host.move_work import move_work
 from fusewright.host.moves import Moves
 from fusewright.host.place import place
 from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
 from fusewright.host.segment import Segment, segments
 from fusewright.host.subspans import Subspan
+from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.rating import (
     KIN_MARGIN,
     MARGIN,
@@ -303,7 +307,7 @@ def _moves_folded(
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
     plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
-    parts = crop_joins(hoist_crops(narrow_moves(cse(plain))), given)
+    parts = crop_joins(hoist_crops(narrow_moves(narrow_sums(cse(plain)))), given)
     moves = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
     held = hold_scans(fold_crops(moves), target)
     return own_outputs(turn_scans(held), before=owned)
@@ -360,6 +364,8 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     found = [_Cut(_in_parts(walks, target))]
     strips = strip_partials(walks, target)
     found += [_Cut(_in_parts(strips, target))] if strips is not walks else []
+    lines = fill_lines(walks)
+    found += [_Cut(_in_parts(lines, target))] if lines is not walks else []
     if len(clusters.values) > len(walks.values):
         found.append(_Cut(_in_parts(clusters, target)))
     if has_scans and split_scans(walks, target) is not walks:
@@ -510,9 +516,7 @@ def _site_nbytes(site: Subspan) -> int:
 
 def _of_moves(moves: Moves, target: Target) -> float:
     """The time of a launch that copies and fills."""
-    known = target.calibration
-    moved = sum(map(_site_nbytes, (*moves.reads, *moves.writes)))
-    return known.launch_us + known.start_us + known.memory_latency_us + _moved_us(moved, target)
+    return cost(move_work(moves), target).us
 
 
 def _copy_us(values: Iterable[Tensor], target: Target) -> float:

@@ -29,6 +29,7 @@ from fusewright.fusion.call_numbers import check_size_number
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.fusion.source import lines_of
+from fusewright.host.moves import Moves
 from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
@@ -139,6 +140,7 @@ class Kernel:
     """What the passes were given; None for kernels from a file."""
     cost: Cost | None = field(default=None, repr=False)
     """What `predicted` tells, where it was predicted already."""
+    moves: Moves | None = field(default=None, repr=False)
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 

@@ -1,6 +1,7 @@
 """Which partition axes get: the facts of what is cut, and one choice from them for every purpose.
 
     to_fill      a reduction of few results, so that every multiprocessor has blocks
+    fill_rows    a reduction of rows that are shorter than a line, so that lanes read lines
     of_line      a scan of few lines, the same
     beside_rows  sums of columns in a kernel that reduces rows: a part of the rows for every block
     in_chunks    two reductions of one value, the second needing the first, in one pass over it
@@ -126,6 +127,12 @@ class PartitionFacts:
         return self.size * self.kept
 
     @property
+    def is_dense(self) -> bool:
+        """Whether slow axes are cut whose neighbours follow each other in memory, with nothing but
+        kept elements between them."""
+        return self.apart == self.beside and not (self.is_inner or self.is_crossed)
+
+    @property
     def period(self) -> int:
         """After how many rows of slow axes vectors begin where they did."""
         return 1 if self.is_inner else period_of_rows(self.apart, self.nbytes)
@@ -213,7 +220,7 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     columns = side_by_side if f.is_crossed else min(side_by_side, f.beside)
     blocks = f.kept if by_rows else -(-f.kept // columns)
     least = LEAST_RUN if by_rows else LEAST_ROWS
-    beside = 1 if by_rows else max(1, side_by_side // f.kept)
+    beside = 1 if by_rows else max(1, side_by_side // (f.beside if f.is_dense else f.kept))
     wanted = min(2 * target.multiprocessors // blocks * beside, f.size // least)
     in_runs = f.is_inner or f.is_crossed
 
@@ -223,6 +230,18 @@ def to_fill(f: PartitionFacts, target: Target) -> Partition | None:
     if in_runs:
         return _runs(f, wanted, keeps_busy)
     return _rows(f, wanted, EVEN_SHARE, keeps_busy)
+
+
+def fill_rows(f: PartitionFacts) -> Partition | None:
+    """Parts of a reduction whose results lie side by side in runs shorter than a line, one behind
+    the other: about as many rows as are a vector for every lane, which begin where vectors do."""
+    run = f.beside * f.nbytes
+    if not f.is_dense or run >= LINE_NBYTES or f.total < LEAST_TOTAL:
+        return None
+    count = number_of_rows(f.lengths, -(-BYTES_PER_ROW // run), f.period, 1.0)
+    if not 1 < count < f.size:
+        return None
+    return Partition.by_count(f.size, count, is_interleaved=True)
 
 
 def _keep_busy(blocks: float, target: Target) -> bool:

@@ -15,7 +15,13 @@ from fusewright.fusion import build
 from fusewright.fusion.inputs_behind import fast_kept
 from fusewright.fusion.ir import Fusion, Parts, Reduce, Tensor
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.partitioning import PartitionFacts, beside_rows, held_of, to_fill
+from fusewright.fusion.partitioning import (
+    PartitionFacts,
+    beside_rows,
+    fill_rows,
+    held_of,
+    to_fill,
+)
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import reduce_in_parts
@@ -85,7 +91,7 @@ def _partitions(
             clusters = target.max_cluster
             found = beside_rows(facts, held, row, target, fast=fast, max_cluster=clusters)
         else:
-            found = to_fill(facts, target)
+            found = to_fill(facts, target) or fill_rows(facts)
         out |= {} if found == cut.partition else {t: found}
     return out
 

@@ -46,7 +46,7 @@ def split_reductions(fusion: Fusion, target: Target, *, may_hold: bool = False) 
     """
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        if not isinstance(t.op, Reduce) or _is_of_parts(t.op.operands[0]):
+        if not isinstance(t.op, Reduce) or is_of_parts(t.op.operands[0]):
             return None
         (source,) = operands
         if isinstance(source.op, Parts) and source.op.partition.is_interleaved:
@@ -100,7 +100,7 @@ def _at_once(t: Tensor, source: Tensor, target: Target) -> Tensor | None:
     are few; None for other values."""
     assert isinstance(t.op, Reduce)
     first = source.op
-    if not isinstance(first, Reduce) or first.fn != t.op.fn or not _is_of_parts(first.operands[0]):
+    if not isinstance(first, Reduce) or first.fn != t.op.fn or not is_of_parts(first.operands[0]):
         return None
     (partial,) = first.operands
     kept = [a for a in range(partial.ndim) if a not in first.axes]
@@ -185,7 +185,7 @@ def _one_of_crossed(t: Tensor) -> tuple[int, ...]:
     return (min(axes, key=lambda a: sizes[a]),) if len(axes) > 1 else ()
 
 
-def _is_of_parts(t: Tensor) -> bool:
+def is_of_parts(t: Tensor) -> bool:
     """Whether a value is computed from results of parts: a few for every multiprocessor."""
     return any(_is_reduced_part(v) for v in _elementwise_behind(t))
 

@@ -145,7 +145,7 @@ def _request(
     if a.data and lie_apart(address, a.tensor.dtype.nbytes):
         is_wide = False
     single = list(_single(a, address, active, is_wide=is_wide))
-    alone = [tuple(_distinct(x, on, *UNITS)) for x, on in single]
+    alone = [tuple(distinct(x, on, *UNITS)) for x, on in single]
     sectors, pairs, lines = _counted(a, address, active, alone)
     times = blocks * trips * warps
     serial = _serial(loops, is_wide=is_wide)
@@ -208,7 +208,7 @@ def _points(
     samples = np.arange(SAMPLES).reshape(-1, 1, 1)
     places = np.array(lanes).reshape(1, -1, 1)
     count = trips_of(x for x, _ in loops if x.parallel.is_thread)
-    first = _spread(samples, 1, -(-count // WARP_SIZE)) * WARP_SIZE
+    first = spread(samples, 1, -(-count // WARP_SIZE)) * WARP_SIZE
     thread = first + places
     exists = thread < count
     points: dict[Var, Points] = {}
@@ -221,7 +221,7 @@ def _points(
         if isinstance(v, Var) and v not in points:
             extent = estimate(x.axis.extent)
             is_inner = x is inner
-            points[v] = np.arange(extent) if is_inner else _spread(samples, k + 2, extent)
+            points[v] = np.arange(extent) if is_inner else spread(samples, k + 2, extent)
     for c in (a.address, *(place for _, place in a.data)):
         for v in variables(c):
             points.setdefault(v, np.array(estimate(v)))
@@ -303,7 +303,7 @@ def read_together(t: Stage, own: Sequence[Request]) -> float:
     return min(sum(r.nbytes for r in own), share * numel(t.shape) * t.dtype.nbytes)
 
 
-def _spread(samples: Points, number: int, extent: int) -> Points:
+def spread(samples: Points, number: int, extent: int) -> Points:
     """Places in a range, another order for each number."""
     share = (samples + 0.5) * GOLDEN * (2 * number + 1)
     return ((share % 1.0) * extent).astype(np.int64)
@@ -351,7 +351,7 @@ def _counted(
     brought; writes go on one by one."""
     sectors, pairs, lines = (sum(found[k] for found in alone) for k in range(len(UNITS)))
     if a.tensor is not a.stage and len(alone) > 1:
-        sectors, pairs = _distinct(address, active, *UNITS[:2])
+        sectors, pairs = distinct(address, active, *UNITS[:2])
     return sectors, pairs, lines
 
 
@@ -533,7 +533,7 @@ def _unfilled(
 UNITS = SECTOR_NBYTES, 2 * SECTOR_NBYTES, LINE_NBYTES
 
 
-def _distinct(address: Points, active: Points, *units: int) -> Iterator[float]:
+def distinct(address: Points, active: Points, *units: int) -> Iterator[float]:
     """How many units of memory of each size a warp's lanes are in, in the mean over warps."""
     places = np.where(active, address, -1).reshape(address.shape[0], -1)
     places = np.sort(places, axis=1)
