@@ -28,6 +28,7 @@ from fusewright.frontends.torch.dynamo import parts_to_fuse
 from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.region import Part
+from fusewright.frontends.torch.upsampling import derived_whole
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.trace import trace
 from fusewright.program import Program
@@ -88,7 +89,8 @@ def graphs_of(model: Any, inputs: Inputs, *, train: bool) -> Graphs:
             partition_fn=cut,
             keep_inference_input_mutations=True,
         )
-        return compile_graphs(module, example_inputs)
+        with derived_whole():
+            return compile_graphs(module, example_inputs)
 
     torch.compiler.reset()
     run = torch.compile(lambda given: loss_of(model(**given)).float(), backend=backend)

@@ -31,6 +31,7 @@ from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
 from fusewright.frontends.torch.saving import cut, nothing_donated
 from fusewright.frontends.torch.shared import Shared
+from fusewright.frontends.torch.upsampling import derived_whole
 from fusewright.progress import told
 
 _log = logging.getLogger("fusewright.torch")
@@ -86,7 +87,7 @@ def compiler(
             keep_inference_input_mutations=True,
         )
         finding = kept_graphs.finding(compile_graph) if is_kept else nullcontext()
-        with finding, nothing_donated():
+        with finding, nothing_donated(), derived_whole():
             return compile_graphs(module, example_inputs)
 
     return compile_function
