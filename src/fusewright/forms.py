@@ -29,7 +29,6 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.orders import Order, Orders
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
-from fusewright.fusion.passes.copy_moved_rematerialisable import copy_moved_rematerialisable
 from fusewright.fusion.passes.crop_joins import crop_joins
 from fusewright.fusion.passes.crop_products import crop_products
 from fusewright.fusion.passes.crop_reductions import crop_reductions
@@ -48,6 +47,7 @@ from fusewright.fusion.passes.hoist_moves import hoist_moves, moves_to_hoist
 from fusewright.fusion.passes.hold_scans import hold_scans
 from fusewright.fusion.passes.merge_axes import merge_axes
 from fusewright.fusion.passes.merge_sorts import merge_sorts
+from fusewright.fusion.passes.move_rematerialisable import move_rematerialisable
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_moves import narrow_moves
 from fusewright.fusion.passes.narrow_products import narrow_products
@@ -397,7 +397,7 @@ def _by_rows(joined: Fusion, target: Target) -> list[Fusion]:
 def _joined(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, and no wide joins."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
-    small = copy_moved_rematerialisable(cse(split_maps(cse(read))))
+    small = cse(move_rematerialisable(split_maps(cse(read))))
     return cut_joins(prepare_products(small, target), MAX_OPERANDS)
 
 

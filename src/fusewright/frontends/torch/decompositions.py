@@ -11,6 +11,7 @@ from fusewright.frontends.torch.foreach import foreach_rules
 from fusewright.frontends.torch.library import aten, torch
 from fusewright.frontends.torch.pointwise import take_compilers_operators
 from fusewright.frontends.torch.table import LOWERINGS
+from fusewright.frontends.torch.upsampling import upsampling_rules
 
 _WHOLE = (
     "baddbmm",
@@ -48,7 +49,7 @@ def decompositions() -> dict[Any, Any]:
         for op, rule in _core().items()
         if op not in LOWERINGS and getattr(op, "overloadpacket", None) not in whole
     }
-    table |= foreach_rules()
+    table |= foreach_rules() | upsampling_rules()
     table[aten.native_dropout.default] = _native_dropout
     table[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     table[aten._efficientzerotensor.default] = _zeros

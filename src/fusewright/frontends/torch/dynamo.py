@@ -17,7 +17,7 @@ from fusewright.frontends.torch.graph_call import GraphCall
 from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.options import Options, options_of
-from fusewright.frontends.torch.partition import partition
+from fusewright.frontends.torch.partition import Partition, partition
 from fusewright.frontends.torch.permutations import tell_permutations
 from fusewright.frontends.torch.plain_biases import plain_biases
 from fusewright.frontends.torch.plain_scalars import plain_scalars
@@ -31,6 +31,7 @@ from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
 from fusewright.frontends.torch.saving import cut, nothing_donated
 from fusewright.frontends.torch.shared import Shared
+from fusewright.frontends.torch.upsampling import derived_whole
 from fusewright.progress import told
 
 _log = logging.getLogger("fusewright.torch")
@@ -86,7 +87,7 @@ def compiler(
             keep_inference_input_mutations=True,
         )
         finding = kept_graphs.finding(compile_graph) if is_kept else nullcontext()
-        with finding, nothing_donated():
+        with finding, nothing_donated(), derived_whole():
             return compile_graphs(module, example_inputs)
 
     return compile_function
@@ -149,13 +150,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     """The module with its regions fused, those of its control flow too, which takes a list of
     arguments, and what was fused."""
     bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
-    tell_permutations(module.graph)
-    plain_scalars(module)
-    plain_biases(module.graph)
-    plain_scatters(module.graph)
-    plain_strides(module.graph)
-    plain_writes(module.graph)
-    found = partition(module.graph, options)
+    parts, found = parts_to_fuse(module, options)
     regions: dict[str, Region] = {}
     own: dict[Hashable, Ways] = {}
 
@@ -163,9 +158,22 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
         regions[part.name] = Region(part, shared.ways(part, options, own))
         return regions[part.name]
 
-    fused = rewrite(module, parts_of(module.graph, found), call)
+    fused = rewrite(module, parts, call)
     what = f"compiling regions of the {name} graph"
     make_ahead([w for r in regions.values() if (w := r.wanted()) is not None], what)
     for region in told(regions.values(), len(regions), what):
         region.start()
     return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)
+
+
+def parts_to_fuse(module: Any, options: Options) -> tuple[list[Part], Partition]:
+    """The parts of an aten graph module that become regions, in order, and how it was cut. The
+    module is rewritten to the operators that regions take."""
+    tell_permutations(module.graph)
+    plain_scalars(module)
+    plain_biases(module.graph)
+    plain_scatters(module.graph)
+    plain_strides(module.graph)
+    plain_writes(module.graph)
+    found = partition(module.graph, options)
+    return parts_of(module.graph, found), found

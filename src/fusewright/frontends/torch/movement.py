@@ -189,29 +189,7 @@ def _cat(out: Dtypes, tensors: Sequence[Array], dim: int = 0) -> Array:
     # torch skips empty vectors of any rank.
     kept = [t for t in tensors if not (t.ndim == 1 and t.shape[0] == 0)] or [tensors[0]]
     parts = [cast_to(t, out[0]) for t in kept]
-    return ops.concat(parts, axis=dim) if len(parts) > _SELECTED else _joined(parts, dim)
-
-
-_SELECTED = 4  # parts up to which reading all and choosing is cheaper than a kernel each
-
-
-def _joined(parts: Sequence[Array], dim: int) -> Array:
-    """The parts one after the other, each read where it stands and chosen by the coordinate: what
-    is computed of the result needs no copy of it."""
-    axis = _axis(parts[0], dim)
-    if all(p.tensor is parts[0].tensor for p in parts):
-        return ops.tile(
-            parts[0], tuple(len(parts) if k == axis else 1 for k in range(parts[0].ndim))
-        )
-    total = add(*(p.tensor.shape[axis] for p in parts))
-    start, result = as_expr(0), None
-    for p in parts:
-        end = add(start, p.tensor.shape[axis])
-        here = _placed(p, axis, start, add(total, mul(end, -1)))
-        result = here if result is None else ops.where(_before(here, axis, start), result, here)
-        start = end
-    assert result is not None
-    return result
+    return ops.concat(parts, axis=dim)
 
 
 def _placed(x: Array, axis: int, before: IntLike, after: IntLike) -> Array:
@@ -282,15 +260,15 @@ def _slice_scatter(
     if first is None or is_number:
         raise UnsupportedError(f"slice_scatter of {count} elements from {start} on, of {n}")
     end_at = add(first, mul(count, step))
-    spread = source if step == 1 else _spread(source, axis, step)
-    here = _placed(spread, axis, first, add(n, mul(end_at, -1)))
-    inside = _before(x, axis, end_at)
+    if step == 1:
+        around = _cut(x, axis, 0, first), source, _cut(x, axis, end_at, n)
+        return ops.concat([p for p in around if p.tensor.shape[axis] != ZERO], axis=axis)
+    here = _placed(_spread(source, axis, step), axis, first, add(n, mul(end_at, -1)))
+    along = Array(build.iota(x.tensor.shape, axis))
+    inside = along % step == Array(build.size(mod(first, step), along.dtype))
+    inside = ops.logical_and(inside, _before(x, axis, end_at))
     if first != ZERO:
         inside = ops.logical_and(inside, ops.logical_not(_before(x, axis, first)))
-    if step > 1:
-        along = Array(build.iota(x.tensor.shape, axis))
-        begin = Array(build.size(mod(first, step), along.dtype))
-        inside = ops.logical_and(inside, along % step == begin)
     return ops.where(inside, here, x)
 
 

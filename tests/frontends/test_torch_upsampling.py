@@ -1,0 +1,92 @@
+"""Upsampling and its gradient beside eager torch: values, strides, and no scatter is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
+from fusewright.frontends.torch.options import Options  # noqa: E402
+from fusewright.frontends.torch.report import GraphReport  # noqa: E402
+
+interpolate = torch.nn.functional.interpolate
+aten = torch.ops.aten
+
+WHOLE: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("nearest", {"scale_factor": 2}, (2, 3, 5, 7)),
+    ("nearest", {"size": (15, 14)}, (2, 3, 5, 7)),
+    ("nearest", {"scale_factor": 3}, (2, 3, 5)),
+    ("nearest", {"scale_factor": 2}, (2, 2, 3, 4, 5)),
+    ("nearest-exact", {"scale_factor": 2}, (2, 3, 5, 7)),
+]
+OTHERS: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("nearest", {"size": (9, 14)}, (2, 3, 5, 7)),
+    ("nearest", {"scale_factor": 2.5}, (2, 3, 6, 7)),
+    ("linear", {"scale_factor": 2}, (2, 3, 5)),
+    ("bilinear", {"scale_factor": 2}, (2, 3, 5, 7)),
+    ("bilinear", {"size": (9, 4), "align_corners": True}, (2, 3, 5, 7)),
+    ("bicubic", {"scale_factor": 1.7}, (2, 3, 6, 7)),
+    ("trilinear", {"scale_factor": 2}, (2, 2, 3, 4, 5)),
+]
+
+
+def _trained(mode: str, how: dict[str, Any], x: Any) -> list[GraphReport]:
+    """The reports of a function that upsamples, whose result and gradient are as eager's."""
+
+    def f(t: Any) -> Any:
+        return interpolate(t.sin(), mode=mode, **how) * 2
+
+    reports: list[GraphReport] = []
+    torch.compiler.reset()
+    run = torch.compile(f, backend=compiler(Options(), reports.append))
+    own, eager = (x.detach().clone().requires_grad_() for _ in range(2))
+    made, wanted = run(own), f(eager)
+    torch.testing.assert_close(made, wanted)
+    assert made.stride() == wanted.stride()
+    dy = torch.randn_like(wanted)
+    made.backward(dy)
+    wanted.backward(dy)
+    torch.testing.assert_close(own.grad, eager.grad)
+    assert own.grad.stride() == eager.grad.stride()
+    assert [r.failures for g in reports for r in g.regions if r.failures] == []
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), f(x))
+    return reports
+
+
+def _left(reports: list[GraphReport]) -> set[str]:
+    return {str(op) for g in reports for op, why in g.left if "alone" not in why}
+
+
+@pytest.mark.parametrize(("mode", "how", "shape"), WHOLE)
+def test_whole_repeats_are_ours_both_ways(
+    mode: str, how: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    assert _left(_trained(mode, how, torch.randn(shape))) == set()
+
+
+@pytest.mark.parametrize(("mode", "how", "shape"), OTHERS)
+def test_other_gradients_are_one_kernel_of_torch(
+    mode: str, how: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(1)
+    (left,) = _left(_trained(mode, how, torch.randn(shape)))
+    assert left.startswith("aten.upsample_") and left.endswith("_backward.default")
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_channels_last_stays(mode: str) -> None:
+    x = torch.randn(2, 5, 4, 6).contiguous(memory_format=torch.channels_last)
+    _trained(mode, {"scale_factor": 2}, x)
+
+
+def test_torch_traces_as_before_behind_us() -> None:
+    key = torch._C.DispatchKey.Autograd
+    op = aten.upsample_bilinear2d.vec
+    known = op.py_kernels[key]
+    _trained("bilinear", {"scale_factor": 2}, torch.randn(1, 2, 3, 4))
+    assert op.py_kernels[key] is known
