@@ -23,7 +23,7 @@ from fusewright.fusion.passes.round_products import round_products
 from fusewright.fusion.passes.spread_insertions import insertions_into, spread_insertions
 from fusewright.fusion.passes.store_in_orders import store_in_orders
 from fusewright.fusion.rules import FUSION, ORDERS, traced_first
-from fusewright.host.control import call_of, compiled_body, described
+from fusewright.host.control import call_of, compiled_body
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.groups import Reason
 from fusewright.host.halves import halves_of
@@ -46,7 +46,7 @@ from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program, started, tell_compiled
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
-from fusewright.programs.regions import region_dispatch
+from fusewright.programs.whole_loops import loop_dispatch
 from fusewright.programs.stand_together import stand_together
 from fusewright.programs.views import shared_results
 from fusewright.progress import told
@@ -363,14 +363,13 @@ class _Compiler:
                     compiled_body(op, k, call.stacked) for k in range(len(op.bodies))
                 )
             )
-        bodies = self.regions[key]
-        x = region_dispatch(call, bodies, reads, tuple(made[k] for k in used))
-        assert x.region is not None
+        bodies, writes = self.regions[key], tuple(made[k] for k in used)
+        x = loop_dispatch(call, bodies, reads, writes, self.made)
         name = segment.writes[0].tensor.name
-        self.reasons.extend(Reason(name, rule) for rule in described(x.region.host))
+        self.reasons.extend(Reason(name, rule) for rule in x.rules)
         inside = (r for b in bodies for r in b.reasons)
         self.reasons.extend(Reason(f"{name} ({op.fn})", str(r)) for r in inside)
-        return x
+        return x.dispatch
 
     def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
         """The kernel in whose launch the blocks of all parts stand side by side."""
