@@ -46,9 +46,9 @@ from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program, started, tell_compiled
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
-from fusewright.programs.whole_loops import loop_dispatch
 from fusewright.programs.stand_together import stand_together
 from fusewright.programs.views import shared_results
+from fusewright.programs.whole_loops import Loops, loop_dispatch
 from fusewright.progress import told
 from fusewright.runtime.config import active
 from fusewright.runtime.device import architecture, device_name, has_gpu
@@ -228,6 +228,8 @@ class _Compiler:
     """The kernels made so far, which go into modules together."""
     decisions: Decisions
     """How groups are scheduled, as far as it is decided already."""
+    loops: Loops
+    """The kernels that run all iterations of a loop."""
     regions: dict[object, tuple[Program, ...]] = field(
         default_factory=dict[object, tuple[Program, ...]]
     )
@@ -364,7 +366,7 @@ class _Compiler:
                 )
             )
         bodies, writes = self.regions[key], tuple(made[k] for k in used)
-        x = loop_dispatch(call, bodies, reads, writes, self.made)
+        x = loop_dispatch(call, bodies, reads, writes, self.loops)
         name = segment.writes[0].tensor.name
         self.reasons.extend(Reason(name, rule) for rule in x.rules)
         inside = (r for b in bodies for r in b.reasons)
@@ -531,9 +533,8 @@ def compile_in_place(
     moving = {t.name for t in insertions_into(fusion, given)}
     spread: dict[str, str] = {}
     while True:
-        compiler = _Compiler(
-            target, known, [], tuned_of or tuned_schedules(target), [], Decisions()
-        )
+        tuned, together = tuned_of or tuned_schedules(target), list[Kernel]()
+        compiler = _Compiler(target, known, [], tuned, together, Decisions(), Loops(together))
         whole = spread_insertions(fusion, moving - spread.keys())
         made = _in_place(whole, compiler, donated, out_layouts, spread)
         if isinstance(made, Program):

@@ -1,4 +1,4 @@
-"""Kernels that run all iterations of a loop: what an iteration hands to the next stays in registers.
+"""Kernels that run all iterations of a loop, and keep what one hands to the next in registers.
 
 The body of a loop is compiled as a program of its own. Where that is one kernel, each of whose
 threads reads only those elements of the carried values that it writes itself, no thread waits for
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from fusewright.core.conditions import TRUE, substitute_condition
 from fusewright.core.expr import (
-    ONE,
     ZERO,
     Expr,
     Var,
@@ -26,7 +25,6 @@ from fusewright.core.expr import (
     mul,
     variables,
 )
-from fusewright.core.substitution import substitute
 from fusewright.fusion.call_numbers import Lap
 from fusewright.host.in_place import At, is_replaced, placed_statements
 from fusewright.kir.ir import (
@@ -35,7 +33,6 @@ from fusewright.kir.ir import (
     Buffer,
     Compute,
     For,
-    If,
     Imm,
     Kernel,
     Load,
@@ -59,11 +56,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """A value that every iteration changes: the parameters of the body that it is read from, None
-    where no iteration reads it, and written to; the loop's parameters of what it starts from, and
-    of what is left, None where nothing reads that."""
+    """A value that every iteration changes: the parameters of the body that read it, each with how
+    many elements behind its begin, and the one that writes it; the loop's parameters of what it
+    starts from, None where no iteration reads that, and of what is left, None where nothing does.
+    """
 
-    read: Buffer | None
+    reads: Mapping[Buffer, Expr]
     written: Buffer
     start: Buffer | None
     result: Buffer | None
@@ -84,7 +82,6 @@ class Laps:
     parts: Mapping[Buffer, tuple[Part, ...]]
     params: tuple[Buffer, ...]
     results: tuple[Buffer, ...]
-
 
     @property
     def number(self) -> Expr:
@@ -107,7 +104,7 @@ def in_one_launch(kernel: Kernel, laps: Laps, name: str) -> Kernel | str:
               and every thread's elements have registers of their own
     order:    behind lowering; before all passes, which see one loop more
     """
-    why = _unlike(kernel, laps)
+    why = unlike(kernel, laps)
     if why is not None:
         return why
     kept: list[_Kept] = []
@@ -116,26 +113,47 @@ def in_one_launch(kernel: Kernel, laps: Laps, name: str) -> Kernel | str:
         if isinstance(found, str):
             return found
         kept += found
-    why = _unplaced(kernel, laps)
-    if why is not None:
-        return why
-    return _with_loop(kernel, laps, kept, name)
+    instead: dict[Statement, list[Statement]] = {}
+    for x in kept:
+        for at in x.loads:
+            instead[at.statement] = list(x.read(at))
+        instead.setdefault(x.store.statement, []).extend(x.write())
+    before = *(Alloc(x.registers) for x in kept), *(s for x in kept for s in x.first())
+    inside = in_loop(kernel.body, instead, laps)
+    body = *before, loop_around(inside, laps), *(s for x in kept for s in x.last())
+    return of_loop(kernel, laps, body, name)
 
 
-def _unlike(kernel: Kernel, laps: Laps) -> str | None:
-    """Why no loop can stand around the statements of a kernel as they are."""
+def unlike(kernel: Kernel, laps: Laps) -> str | None:
+    """Why no loop can stand around the statements of a kernel as they are; None where one can."""
     if kernel.semaphores or kernel.scratch or kernel.maps:
         return "its blocks wait for each other, or read boxes"
-    sizes = (*(d.extent for d in kernel.grid), *(b.size for b in kernel.params))
-    if laps.index is not None and any(laps.index in variables(e) for e in sizes):
-        return "its sizes depend on the number of the iteration"
+    if laps.index is not None and any(laps.index in variables(d.extent) for d in kernel.grid):
+        return "as many blocks as the number of the iteration says compute it"
     for s in walk_statements(kernel):
-        if isinstance(s, Alloc) and (s.copied is not None or s.stages > 1):
-            return "it copies tiles ahead"
-        if isinstance(s, Load | Store):
-            continue
-        if any(u.buffer.memory is Memory.GLOBAL for u in s.memory_uses()):
-            return f"{type(s).__name__} accesses memory"
+        match s:
+            case Alloc() if s.copied is not None or s.stages > 1:
+                return "it copies tiles ahead"
+            case Load(src=b, width=width):
+                begin = (p.begins for p in laps.parts.get(b, ()) if s.lanes.begins is not None)
+                if not all(is_multiple(e, width) for e in begin):
+                    return f"{b} begins at no multiple of {width} elements"
+                why = _unaligned(b, width, laps)
+            case Store(dst=b):
+                why = _unaligned(b, s.width, laps)
+            case _:
+                uses = (u for u in s.memory_uses() if u.buffer.memory is Memory.GLOBAL)
+                why = f"{type(s).__name__} accesses memory" if any(uses) else None
+        if why is not None:
+            return why
+    return None
+
+
+def _unaligned(b: Buffer, width: int, laps: Laps) -> str | None:
+    """Why an access of a part cannot be one of the whole."""
+    for p in laps.parts.get(b, ()):
+        if p.of.alignment < min(width * b.dtype.nbytes, b.alignment):
+            return f"{p.of} is not aligned as {b} is"
     return None
 
 
@@ -225,7 +243,7 @@ def _kept_of(kernel: Kernel, c: Carried, number: int, laps: Laps) -> list[_Kept]
     """What threads keep of a carried value; or why they cannot."""
     found = placed_statements(kernel.body)
     stores = [x for x in found if isinstance(x.statement, Store) and x.statement.dst is c.written]
-    loads = [x for x in found if isinstance(x.statement, Load) and x.statement.src is c.read]
+    loads = [x for x in found if isinstance(x.statement, Load) and x.statement.src in c.reads]
     for x in stores:
         if x.branches or not all(n.unroll and _is_known(n.extent) for n in x.loops):
             return f"a thread writes elements of carried value {number} in loops or branches"
@@ -233,7 +251,7 @@ def _kept_of(kernel: Kernel, c: Carried, number: int, laps: Laps) -> list[_Kept]
             return f"where carried value {number} is written depends on the iteration"
     of: dict[At, list[At]] = {x: [] for x in stores}
     for x in loads:
-        store = next((s for s in stores if _keeps(x, s)), None)
+        store = next((s for s in stores if _keeps(x, s, c)), None)
         if store is None:
             return f"carried value {number} is read by other threads than those that write it"
         of[store].append(x)
@@ -247,10 +265,12 @@ def _is_known(e: Expr) -> bool:
     return constant_value(e) is not None
 
 
-def _keeps(load: At, store: At) -> bool:
+def _keeps(load: At, store: At, c: Carried) -> bool:
     """Whether a load reads what a store writes in the iteration before, thread by thread."""
-    assert isinstance(load.statement, Load)
-    return load.statement.lanes.begins == 0 and is_replaced(load, store)
+    s = load.statement
+    assert isinstance(s, Load)
+    placed = replace(load, statement=replace(s, index=add(c.reads[s.src], s.index)))
+    return s.lanes.begins == 0 and is_replaced(placed, store)
 
 
 def _is_steady(x: At, laps: Laps) -> bool:
@@ -272,43 +292,17 @@ def _registers(c: Carried, store: At, name: str) -> Buffer:
     return Buffer(name, c.written.dtype, as_expr(size), Memory.LOCAL, s.width * s.dst.dtype.nbytes)
 
 
-# --- other parameters ----------------------------------------------------------------------------
+# --- the loop ------------------------------------------------------------------------------------
 
 
-def _unplaced(kernel: Kernel, laps: Laps) -> str | None:
-    """Why an access of a part cannot be one of the whole."""
-    for s in walk_statements(kernel):
-        match s:
-            case Load(src=b, width=width, lanes=lanes):
-                fits = lanes.begins is None
-            case Store(dst=b, width=width):
-                fits = False
-            case _:
-                continue
-        for p in laps.parts.get(b, ()):
-            if not (fits or is_multiple(p.begins, width)):
-                return f"{b} begins at no multiple of {width} elements"
-            if p.of.alignment < min(width * b.dtype.nbytes, b.alignment):
-                return f"{p.of} is not aligned as {b} is"
-    return None
+def loop_around(body: Body, laps: Laps) -> For:
+    """All iterations, one after the other, of a body over the numbers of these."""
+    number: dict[Var, Expr] = {} if laps.index is None else {laps.index: laps.number}
+    return For(laps.lap, laps.trips, Substitution(number).body(body), overlap=1)
 
 
-def _with_loop(kernel: Kernel, laps: Laps, kept: Sequence[_Kept], name: str) -> Kernel:
-    """The kernel with the loop around its statements."""
-    instead: dict[Statement, list[Statement]] = {}
-    for x in kept:
-        for at in x.loads:
-            instead[at.statement] = list(x.read(at))
-        instead.setdefault(x.store.statement, []).extend(x.write())
-    inside = map_body(kernel.body, lambda s: _replaced(s, instead, laps))
-    number = {} if laps.index is None else {laps.index: laps.number}
-    loop = For(laps.lap, laps.trips, Substitution(number).body(inside), overlap=1)
-    body = (
-        *(Alloc(x.registers) for x in kept),
-        *(s for x in kept for s in x.first()),
-        loop,
-        *(s for x in kept for s in x.last()),
-    )
+def of_loop(kernel: Kernel, laps: Laps, body: Body, name: str) -> Kernel:
+    """A kernel over the arrays of the loop, with other statements."""
     sizes = (laps.trips, *(b.size for b in laps.params))
     sizes = (*sizes, *(p.begins for ps in laps.parts.values() for p in ps))
     mentioned = (v for e in sizes for v in variables(e))
@@ -324,6 +318,11 @@ def _with_loop(kernel: Kernel, laps: Laps, kept: Sequence[_Kept], name: str) -> 
     )
 
 
+def in_loop(body: Body, instead: Mapping[Statement, Sequence[Statement]], laps: Laps) -> Body:
+    """The statements of the body over the arrays of the loop, some by others."""
+    return map_body(body, lambda s: _replaced(s, instead, laps))
+
+
 def _replaced(
     s: Statement, instead: Mapping[Statement, Sequence[Statement]], laps: Laps
 ) -> Sequence[Statement]:
@@ -335,6 +334,17 @@ def _replaced(
         return out or [s]
     if isinstance(s, Store):
         parts = laps.parts.get(s.dst, ())
-        out += (replace(s, dst=p.of, index=add(p.begins, s.index)) for p in parts)
-        return out or [s]
+        return [*out, *(x for p in parts for x in _placed(s, p))] or [s]
     return [with_bodies(s, lambda body: map_body(body, lambda x: _replaced(x, instead, laps)))]
+
+
+def _placed(s: Store, p: Part) -> list[Store]:
+    """A store into a part, by elements where that begins inside of vectors."""
+    if is_multiple(p.begins, s.width):
+        return [replace(s, dst=p.of, index=add(p.begins, s.index))]
+    return [
+        Store(
+            p.of, add(p.begins, s.index, k), Reg(s.src.buffer, add(s.src.index, k)), 1, s.predicate
+        )
+        for k in range(s.width)
+    ]

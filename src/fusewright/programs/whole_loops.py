@@ -8,32 +8,50 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fusewright.core.conditions import less_equal, prove
-from fusewright.core.expr import ONE, ZERO, Expr, add, mul
+from fusewright.core.expr import ONE, ZERO, Expr, add, constant_value, mul
+from fusewright.cuda.parameters import shared_nbytes
 from fusewright.errors import UnsupportedError
 from fusewright.fusion.build import element_count
 from fusewright.fusion.ir import contiguous_strides
 from fusewright.host.control import Call, described
 from fusewright.host.laps import Carried, Laps, Part, in_one_launch, lap_of
+from fusewright.host.one_block import in_one_block
 from fusewright.host.subspans import Subspan
 from fusewright.kernel import Kernel, TensorInfo
-from fusewright.kir.analysis.occupancy import estimate_registers, register_cap
+from fusewright.kir.analysis.occupancy import (
+    blocks_by_memory,
+    estimate_registers,
+    register_cap,
+)
 from fusewright.kir.ir import Buffer, Kernel as KernelIr, Memory
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.text import print_kernel
 from fusewright.programs.model import Dispatch, ProgramModel
 from fusewright.programs.regions import region_dispatch
+from fusewright.schedule.heuristics import schedule_group
+from fusewright.schedule.heuristics.cost import cost
+from fusewright.schedule.heuristics.work import work_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Border:
-    """The arrays of a loop: `reads` positions of its operands, `writes` positions of its results."""
+    """The arrays of a loop: positions of the operands that it `reads`, and of its results."""
 
     laps: Laps
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The kernels of loops that one call of `compile` makes: by their text, and with whatever else
+    their machine code is made with."""
+
+    together: list[Kernel]
+    known: dict[str, Kernel] = field(default_factory=dict[str, Kernel])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +67,25 @@ def loop_dispatch(
     bodies: tuple[ProgramModel, ...],
     reads: tuple[Subspan, ...],
     writes: tuple[Subspan, ...],
-    together: list[Kernel],
+    loops: Loops,
 ) -> LoopDispatch:
     """The launch of a loop or a branch over the places of its operands, and of its results that
-    are used: one kernel where `host.laps` allows it. `together`: the kernels that machine code is
-    made with."""
+    are used: one kernel where `host.laps` or `host.one_block` allow it."""
     if call.fn == "cond":
         region = region_dispatch(call, bodies, reads, writes)
         assert region.region is not None
         return LoopDispatch(region, tuple(described(region.region.host)))
-    found = whole_loop(call, bodies[-1], reads, writes, together)
-    if isinstance(found, Dispatch):
-        rule = f"{call.fn} runs all {call.trips} iterations in one launch: {_KEPT}"
-        return LoopDispatch(found, (rule,))
+    found = whole_loop(call, bodies[-1], reads, writes, loops)
+    if isinstance(found, LoopDispatch):
+        return found
     region = region_dispatch(call, bodies, reads, writes)
     assert region.region is not None
     rule = f"{call.fn}: its iterations are not one launch: {found}"
     return LoopDispatch(region, (*described(region.region.host), rule))
 
 
-_KEPT = "no thread reads what another one writes, and each keeps its elements in registers"
+_IN_REGISTERS = "no thread reads what another one writes, and each keeps its elements in registers"
+_IN_ONE_BLOCK = "its threads fit a block, which keeps what they hand on in shared memory"
 
 
 def whole_loop(
@@ -76,11 +93,10 @@ def whole_loop(
     body: ProgramModel,
     reads: Sequence[Subspan],
     writes: Sequence[Subspan],
-    together: list[Kernel],
-) -> Dispatch | str:
+    loops: Loops,
+) -> LoopDispatch | str:
     """The launch of a kernel that runs all iterations of a loop over the places of its operands,
-    and of its results that are used; or why they are launches of their own. `together`: the kernels
-    that its machine code is made with."""
+    and of its results that are used; or why they are launches of their own."""
     if call.trips is None:
         return "only the device knows how many there are"
     if prove(less_equal(ZERO, call.trips)) is not True:
@@ -95,15 +111,39 @@ def whole_loop(
     if isinstance(border, str):
         return border
     name = f"fw_{call.fn}_{lowered.name.removeprefix('fw_').rpartition('_')[0]}"
-    made = in_one_launch(lowered, border.laps, name)
-    if isinstance(made, str):
-        return made
-    digest = hashlib.blake2b(print_kernel(made).encode(), digest_size=2).hexdigest()
-    kernel = _finished(replace(made, name=f"{name}_{digest}"), x, border, call, together)
-    if isinstance(kernel, str):
-        return kernel
-    used = tuple(reads[k] for k in border.reads), tuple(writes[k] for k in border.writes)
-    return Dispatch(kernel, *used, x.values)
+    why: list[str] = []
+    for how, make in (
+        (_IN_REGISTERS, lambda: in_one_launch(lowered, border.laps, name)),
+        (_IN_ONE_BLOCK, lambda: _in_one_block(x.kernel, lowered, border.laps, name)),
+    ):
+        made = make()
+        kernel = made if isinstance(made, str) else _finished(made, x, border, call, loops)
+        if isinstance(kernel, Kernel):
+            used = tuple(reads[k] for k in border.reads), tuple(writes[k] for k in border.writes)
+            rule = f"{call.fn} runs all {call.trips} iterations in one launch: {how}"
+            return LoopDispatch(Dispatch(kernel, *used, x.values), (rule,))
+        why.append(kernel)
+    return "; ".join(why)
+
+
+def _in_one_block(kernel: Kernel, lowered: KernelIr, laps: Laps, name: str) -> KernelIr | str:
+    """The kernel of one block; or why there is none, or none that pays."""
+    if any(constant_value(d.extent) != 1 for d in lowered.grid) and not is_faster_alone(kernel):
+        return "one multiprocessor would take longer than all of them and a launch"
+    return in_one_block(lowered, laps, name, kernel.target)
+
+
+def is_faster_alone(kernel: Kernel) -> bool:
+    """Whether one multiprocessor is predicted to do the work of a kernel, on what it has in shared
+    memory, before all of them have done it behind a launch in a graph."""
+    target, known = kernel.target, kernel.target.calibration
+    if kernel.segment is None or kernel.heuristic is None:
+        return False
+    flow = kernel.segment.dataflow()
+    schedule_group(flow, target, kernel.heuristic)
+    work = work_of(flow, kernel.heuristic)
+    whole, alone = (cost(work, t) for t in (target, replace(target, multiprocessors=1)))
+    return alone.us - known.start_us - known.memory_latency_us <= whole.us
 
 
 class _Arrays:
@@ -148,12 +188,6 @@ class _Arrays:
         for b, s in self._read:
             if s.root not in inputs[:count]:
                 return f"the body reads {b}, which it makes"
-            number = inputs.index(s.root)
-            if number < self._call.carried and not s.is_whole:
-                return f"the body reads a part of carried value {number}"
-        read = [s.root for _, s in self._read if s.root in inputs[: self._call.carried]]
-        if len(set(read)) < len(read):
-            return "the body reads a carried value in two ways"
         for b, s in self._written:
             dense = s.strides == contiguous_strides(s.shape)
             if s.tensor not in outputs or not s.is_whole or not dense:
@@ -166,7 +200,7 @@ class _Arrays:
         if k not in self._operands:
             shape, dtype = self._call.operands[k]
             alignment = max(self._outer[0][k].alignment, dtype.nbytes)
-            size = element_count(shape)
+            size, name = element_count(shape), self._free(name)
             self._operands[k] = Buffer(name, dtype, size, Memory.GLOBAL, alignment)
         return self._operands[k]
 
@@ -178,13 +212,13 @@ class _Arrays:
         if place not in self._results:
             shape, dtype = self._call.results[k]
             alignment = max(self._outer[1][place].alignment, dtype.nbytes)
-            name = self._free(name, [b.name for b in self._results.values()])
-            size = element_count(shape)
+            size, name = element_count(shape), self._free(name)
             self._results[place] = Buffer(name, dtype, size, Memory.GLOBAL, alignment)
         return self._results[place]
 
-    def _free(self, name: str, given: Sequence[str]) -> str:
-        """A name that no other result, and no parameter of the body but its own, has."""
+    def _free(self, name: str) -> str:
+        """A name that no other array of the loop has."""
+        given = {b.name for found in (self._operands, self._results) for b in found.values()}
         out, count = name, 0
         while out in given or (count and out in self._taken):
             out, count = f"{name}_{count}", count + 1
@@ -196,13 +230,13 @@ class _Arrays:
         output = self._body.fusion.outputs[k]
         written = next(b for b, s in self._written if s.tensor is output)
         given = self._body.fusion.inputs[k]
-        read = next((b for b, s in self._read if s.root is given), None)
+        found = {b: s.offset for b, s in self._read if s.root is given}
         surely = prove(less_equal(ONE, call.trips)) is True
         start = None
-        if read is not None or not surely:
-            name = self._free(given.name, []) if read is None else read.name
+        if found or not surely:
+            name = next((b.name for b in found), None) or given.name
             start = self._operand(k, name)
-        return Carried(read, written, start, self._result(k, written.name))
+        return Carried(found, written, start, self._result(k, written.name))
 
     def _parts(self, laps: Laps) -> dict[Buffer, tuple[Part, ...]]:
         call, inputs = self._call, self._body.fusion.inputs
@@ -226,16 +260,21 @@ class _Arrays:
 
 
 def _finished(
-    lowered: KernelIr, x: Dispatch, border: _Border, call: Call, together: list[Kernel]
+    lowered: KernelIr, x: Dispatch, border: _Border, call: Call, loops: Loops
 ) -> Kernel | str:
     """The kernel behind all passes; or why it is none."""
-    target = x.kernel.target
+    target, text = x.kernel.target, print_kernel(lowered)
+    if text in loops.known:
+        return loops.known[text]
+    digest = hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
+    lowered = replace(lowered, name=f"{lowered.name}_{digest}")
     try:
         final = run_pipeline(lowered, target)
     except UnsupportedError as e:
         return str(e)
-    if estimate_registers(final, target) > register_cap(target, final.nthreads, 1):
-        return "its threads have too few registers for what they would keep"
+    held = blocks_by_memory(target, final.nthreads, shared_nbytes(final))
+    if not held or estimate_registers(final, target) > register_cap(target, final.nthreads, 1):
+        return "its threads have too few registers, or too little memory, for what they would keep"
     types = [*(call.operands[k] for k in border.reads)]
     types += [call.results[call.used[k]] for k in border.writes]
     infos = [
@@ -243,7 +282,9 @@ def _finished(
         for b, (shape, dtype) in zip(final.arrays, types, strict=True)
     ]
     n = len(border.reads)
-    return Kernel(
+    made = Kernel(
         final, target, tuple(infos[:n]), tuple(infos[n:]), x.kernel.argument_values,
-        x.kernel.schedule, companions=together, lowered=lowered,
+        x.kernel.schedule, companions=loops.together, lowered=lowered,
     )  # fmt: skip
+    loops.known[text] = made
+    return made
