@@ -23,7 +23,7 @@ from fusewright.fusion.passes.round_products import round_products
 from fusewright.fusion.passes.spread_insertions import insertions_into, spread_insertions
 from fusewright.fusion.passes.store_in_orders import store_in_orders
 from fusewright.fusion.rules import FUSION, ORDERS, traced_first
-from fusewright.host.control import call_of, compiled_body
+from fusewright.host.control import call_of, compiled_bodies
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.groups import Reason
 from fusewright.host.halves import halves_of
@@ -32,10 +32,7 @@ from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.moving import with_places
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place, unplaced_insertions
-from fusewright.host.product_forms import (
-    product_forms,
-    sum_rule,
-)
+from fusewright.host.product_forms import product_forms, sum_rule
 from fusewright.host.refused import tell_refused
 from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
@@ -360,10 +357,8 @@ class _Compiler:
         key = op.bodies, op.fn, call.stacked
         if key not in self.regions:
             self.regions[key] = tuple(
-                compile_in_place(fusion, self.target, held, self.tuned_of, self.kernels)
-                for fusion, held in (
-                    compiled_body(op, k, call.stacked) for k in range(len(op.bodies))
-                )
+                compile_in_place(b, self.target, held, self.tuned_of, self.kernels, is_body=True)
+                for b, held in compiled_bodies(op, call.stacked)
             )
         bodies, writes = self.regions[key], tuple(made[k] for k in used)
         x = loop_dispatch(call, bodies, reads, writes, self.loops)
@@ -508,12 +503,14 @@ def compile_in_place(
     kernels: Kernels | None = None,
     out_layouts: Sequence[Order | None] | None = None,
     alias_results: bool = False,
+    *,
+    is_body: bool = False,
 ) -> Program:
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
     a position, or any that fits where that is None. Kernels are scheduled as `tuned_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
     taken from there, others added. `out_layouts` and `alias_results` as those of `compile`, but
-    that views lie in no order that is asked for.
+    that views lie in no order that is asked for. Code of a body of a region is not made yet.
 
     Blocks at places that only the device knows are written alone where what is around them lies in
     a donated input already; where that fails, all around them is written too.
@@ -538,6 +535,7 @@ def compile_in_place(
         whole = spread_insertions(fusion, moving - spread.keys())
         made = _in_place(whole, compiler, donated, out_layouts, spread)
         if isinstance(made, Program):
+            started(made, with_code=not is_body)
             if shared is not None:
                 made.shared = shared
                 made.reasons += tuple(Reason(*r) for r in shared.reasons)
@@ -594,7 +592,7 @@ def _in_place(
     orders = replace(form.orders.of(stored), required=required, permuted=permuted)
     free = [whole.inputs[k] for k, at in donated.items() if at is None]
     lenders = tuple(x for x in free if x.name not in kept)
-    return started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
+    return Program(whole, ordered, reasons, target, pieces, held, orders, lenders)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

@@ -136,6 +136,8 @@ class Kernel:
     """The kernels whose blocks stand side by side in this one; none for most."""
     lowered: ir.Kernel | None = field(default=None, repr=False)
     """What the passes were given; None for kernels from a file."""
+    loop: Cost | None = field(default=None, repr=False)
+    """The predicted time of all iterations, of a kernel that runs those of a loop."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -231,6 +233,8 @@ class Kernel:
     def predicted(self) -> Cost | None:
         """The predicted time of a launch, and what limits it; None for schedules by hand, moves and
         kernels from a file."""
+        if self.loop is not None:
+            return self.loop
         groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]
         known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
         return cost_of(known, self.target) if len(known) == len(groups) else None

@@ -146,7 +146,7 @@ def test_loops_side_by_side_share_kernels(loops: str) -> None:
     of_loops = [x for x in program.launches if (x.region is None) == (role == "kernel")]
     assert len(of_loops) >= 4 and len({k.name for k in program.kernels}) < 8
     if role == "kernel":
-        named = [k.name for k in program.kernels if k.name.startswith("fw_fori_loop")]
+        named = [k.name for k in program.kernels if k.name.startswith("fw_fori_loop_add")]
         assert len(named) == len(set(named)) == 3  # two loops are equal
     want = [X[0] + X[a:b].sum(0) for a, b in ((0, 4), (0, 4), (0, 7), (2, 6))]
     want[1] = want[1] * 2

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ONE, ZERO, Expr, add, constant_value, mul
+from fusewright.core.substitution import estimate
 from fusewright.cuda.parameters import shared_nbytes
 from fusewright.errors import UnsupportedError
 from fusewright.fusion.build import element_count
@@ -32,7 +33,7 @@ from fusewright.kir.text import print_kernel
 from fusewright.programs.model import Dispatch, ProgramModel
 from fusewright.programs.regions import region_dispatch
 from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.cost import cost
+from fusewright.schedule.heuristics.cost import Cost, cost, repeated
 from fusewright.schedule.heuristics.work import work_of
 
 
@@ -136,14 +137,22 @@ def _in_one_block(kernel: Kernel, lowered: KernelIr, laps: Laps, name: str) -> K
 def is_faster_alone(kernel: Kernel) -> bool:
     """Whether one multiprocessor is predicted to do the work of a kernel, on what it has in shared
     memory, before all of them have done it behind a launch in a graph."""
-    target, known = kernel.target, kernel.target.calibration
+    known = kernel.target.calibration
+    costs = _costs(kernel)
+    return (
+        costs is not None and costs[1].us - known.start_us - known.memory_latency_us <= costs[0].us
+    )
+
+
+def _costs(kernel: Kernel) -> tuple[Cost, Cost] | None:
+    """What a launch costs, and what it would on a single multiprocessor."""
+    target = kernel.target
     if kernel.segment is None or kernel.heuristic is None:
-        return False
+        return None
     flow = kernel.segment.dataflow()
     schedule_group(flow, target, kernel.heuristic)
     work = work_of(flow, kernel.heuristic)
-    whole, alone = (cost(work, t) for t in (target, replace(target, multiprocessors=1)))
-    return alone.us - known.start_us - known.memory_latency_us <= whole.us
+    return cost(work, target), cost(work, replace(target, multiprocessors=1))
 
 
 class _Arrays:
@@ -282,9 +291,13 @@ def _finished(
         for b, (shape, dtype) in zip(final.arrays, types, strict=True)
     ]
     n = len(border.reads)
+    costs, is_alone = _costs(x.kernel), all(d.extent == ONE for d in final.grid)
+    moved = sum(d.nbytes * estimate(element_count(shape)) for shape, d in types)
+    trips = estimate(border.laps.trips)
     made = Kernel(
         final, target, tuple(infos[:n]), tuple(infos[n:]), x.kernel.argument_values,
         x.kernel.schedule, companions=loops.together, lowered=lowered,
+        loop=None if costs is None else repeated(costs[is_alone], trips, moved, target),
     )  # fmt: skip
     loops.known[text] = made
     return made
