@@ -1,8 +1,9 @@
 """What an iteration of a loop costs: `python -m bench.loops`, on a GPU, prints a line a case.
 
 Each case is timed over whole calls of torch tensors, with 50 and with 1,050 iterations; the
-difference is what 1,000 iterations cost, whatever a call costs. Beside it: the same loop written
-in torch, and torch.compile of its body called in a Python loop.
+difference is what 1,000 iterations cost, whatever a call costs: as launches of the body, by the
+host and in a graph, and, where there is one, as the one kernel that runs all of them. Beside it:
+the same loop written in torch, and torch.compile of its body called in a Python loop.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import fusewright as fw
+from fusewright.programs import whole_loops
 
 FEW, MANY = 50, 1050
+MODES = "stream", "graph", "kernel"
 
 
 def counted(trips: int) -> Callable[[Any], Any]:
@@ -24,6 +28,11 @@ def counted(trips: int) -> Callable[[Any], Any]:
 def rolling(trips: int) -> Callable[[Any], Any]:
     """A body that needs a second place."""
     return lambda x: fw.fori_loop(0, trips, lambda i, v: fw.roll(v, 1, axis=-1) * 0.999, x)
+
+
+def rows(trips: int) -> Callable[[Any], Any]:
+    """Rows that are reduced in every iteration."""
+    return lambda x: fw.fori_loop(0, trips, lambda i, v: fw.nn.softmax(v, axis=-1) + v * 0.5, x)
 
 
 def until(trips: int) -> Callable[[Any], Any]:
@@ -50,6 +59,7 @@ def at_its_index(trips: int) -> Callable[[Any], Any]:
 CASES = {
     "fori_loop in place": counted,
     "fori_loop, two places": rolling,
+    "fori_loop of rows": rows,
     "while_loop": until,
     "fori_loop at its index": at_its_index,
 }
@@ -72,8 +82,13 @@ def iteration(torch: Any, make: Callable[[int], Callable[[Any], Any]], x: Any, m
     """Microseconds of an iteration."""
     totals: list[float] = []
     for trips in (FEW, MANY):
-        program = fw.compile(fw.trace(make(trips), fw.TensorSpec(tuple(x.shape), "float32")))
-        with fw.config(execution=mode):
+        fusion = fw.trace(make(trips), fw.TensorSpec(tuple(x.shape), "float32"))
+        if mode == "kernel":
+            program = fw.compile(fusion)
+        else:
+            with mock.patch.object(whole_loops, "whole_loop", lambda *_: "launches are timed"):
+                program = fw.compile(fusion)
+        with fw.config(execution="auto" if mode == "kernel" else mode):
             totals.append(microseconds(torch, lambda p=program: p(x)))
     return (totals[1] - totals[0]) / (MANY - FEW)
 
@@ -99,10 +114,10 @@ def main() -> None:
     import torch
 
     print(torch.cuda.get_device_name(), time.strftime("%Y-%m-%d"))
-    for shape in ((64, 64), (4096, 4096)):
+    for shape in ((16, 32), (64, 64), (4096, 4096)):
         x = torch.randn(*shape, device="cuda")
         for name, make in CASES.items():
-            each = [f"{m} {iteration(torch, make, x, m):.2f}" for m in ("stream", "graph")]
+            each = [f"{m} {iteration(torch, make, x, m):.2f}" for m in MODES]
             print(f"{shape} {name}: us an iteration: {', '.join(each)}")
         eager, compiled = in_torch(torch, x)
         print(f"{shape} torch: {eager:.2f}; torch.compile: {compiled:.2f}")

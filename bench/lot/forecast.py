@@ -15,14 +15,11 @@ from typing import Any
 
 import fusewright as fw
 from bench.lot.draws import ARCHITECTURE, Draw, Least
-from fusewright.host.move_work import move_work
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.program import Program
 from fusewright.programs.model import Dispatch
-from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.cost import Cost, cost
-from fusewright.schedule.heuristics.rating import cost_of
-from fusewright.schedule.heuristics.work import Array, Work, work_of
+from fusewright.schedule.heuristics.work import Array, Work
 from fusewright.sim.traffic import traffic
 from fusewright.target import Target, target_of
 
@@ -156,20 +153,10 @@ def _bound(program: Program) -> list[tuple[Dispatch, int]]:
 
 def _cost(launch: Dispatch, nbytes: int, target: Target) -> Cost:
     """The predicted time of a launch as it was scheduled; of one from a file, that of a copy."""
-    kernel = launch.kernel
-    if kernel.parts:
-        groups = [(k.segment, k.heuristic) for k in kernel.parts]
-        found = cost_of([(s.dataflow, h) for s, h in groups if s and h], target)
-        assert found is not None
-        return found
-    if kernel.moves is not None:
-        return cost(move_work(kernel.moves), target)
-    if kernel.segment is None or kernel.heuristic is None:
-        written = sum(int(str(s.size)) * s.root.dtype.nbytes for s in launch.writes)
-        return cost(_copy(nbytes - written, written, target), target)
-    flow = kernel.segment.dataflow()
-    schedule_group(flow, target, kernel.heuristic)
-    return cost(work_of(flow, kernel.heuristic), target)
+    if launch.kernel.predicted is not None:
+        return launch.kernel.predicted
+    written = sum(int(str(s.size)) * s.root.dtype.nbytes for s in launch.writes)
+    return cost(_copy(nbytes - written, written, target), target)
 
 
 def _moved(program: Program, bound: Sequence[int]) -> tuple[float, float]:

@@ -23,11 +23,12 @@ from fusewright.fusion.passes.round_products import round_products
 from fusewright.fusion.passes.spread_insertions import insertions_into, spread_insertions
 from fusewright.fusion.passes.store_in_orders import store_in_orders
 from fusewright.fusion.rules import FUSION, ORDERS, traced_first
-from fusewright.host.control import call_of, compiled_body, described
+from fusewright.host.control import call_of, compiled_bodies
 from fusewright.host.fills import attach_fills, with_fills
 from fusewright.host.groups import Reason
 from fusewright.host.halves import halves_of
 from fusewright.host.in_place import Conflict, held_by, in_order
+from fusewright.host.move_work import move_work
 from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.moving import with_places
 from fusewright.host.naming import kernel_name, moves_name
@@ -43,9 +44,9 @@ from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
 from fusewright.program import Program, started, tell_compiled
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
-from fusewright.programs.regions import region_dispatch
 from fusewright.programs.stand_together import stand_together
 from fusewright.programs.views import shared_results
+from fusewright.programs.whole_loops import Loops, loop_dispatch
 from fusewright.progress import told
 from fusewright.runtime.config import active
 from fusewright.runtime.device import architecture, device_name, has_gpu
@@ -54,7 +55,7 @@ from fusewright.schedule.edits import EditCall
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.cost import Cost
+from fusewright.schedule.heuristics.cost import Cost, cost
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.schedule.heuristics.rating import Decisions, decided
 from fusewright.schedule.order_checks import check_allocation_orders
@@ -228,6 +229,8 @@ class _Compiler:
     """The kernels made so far, which go into modules together."""
     decisions: Decisions
     """How groups are scheduled, as far as it is decided already."""
+    loops: Loops
+    """The kernels that run all iterations of a loop."""
     regions: dict[object, tuple[Program, ...]] = field(
         default_factory=dict[object, tuple[Program, ...]]
     )
@@ -358,19 +361,16 @@ class _Compiler:
         key = op.bodies, op.fn, call.stacked
         if key not in self.regions:
             self.regions[key] = tuple(
-                compile_in_place(fusion, self.target, held, self.tuned_of, self.kernels)
-                for fusion, held in (
-                    compiled_body(op, k, call.stacked) for k in range(len(op.bodies))
-                )
+                compile_in_place(b, self.target, held, self.tuned_of, self.kernels, is_body=True)
+                for b, held in compiled_bodies(op, call.stacked)
             )
-        bodies = self.regions[key]
-        x = region_dispatch(call, bodies, reads, tuple(made[k] for k in used))
-        assert x.region is not None
+        bodies, writes = self.regions[key], tuple(made[k] for k in used)
+        x = loop_dispatch(call, bodies, reads, writes, self.loops)
         name = segment.writes[0].tensor.name
-        self.reasons.extend(Reason(name, rule) for rule in described(x.region.host))
+        self.reasons.extend(Reason(name, rule) for rule in x.rules)
         inside = (r for b in bodies for r in b.reasons)
         self.reasons.extend(Reason(f"{name} ({op.fn})", str(r)) for r in inside)
-        return x
+        return x.dispatch
 
     def joined(self, parts: tuple[Kernel, ...]) -> Kernel:
         """The kernel in whose launch the blocks of all parts stand side by side."""
@@ -410,7 +410,7 @@ class _Compiler:
                 "",
                 companions=self.made,
                 lowered=lowered,
-                moves=moves,
+                cost=cost(move_work(moves), self.target),
             )
             self.kernels[key] = Made(kernel, (), ())
         return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
@@ -507,12 +507,14 @@ def compile_in_place(
     kernels: Kernels | None = None,
     out_layouts: Sequence[Order | None] | None = None,
     alias_results: bool = False,
+    *,
+    is_body: bool = False,
 ) -> Program:
     """The program of a fusion whose donated inputs, by position, may hold a result: the output at
     a position, or any that fits where that is None. Kernels are scheduled as `tuned_of` says of
     their segments, by default as `tune` found to be best on this machine. Those in `kernels` are
     taken from there, others added. `out_layouts` and `alias_results` as those of `compile`, but
-    that views lie in no order that is asked for.
+    that views lie in no order that is asked for. Code of a body of a region is not made yet.
 
     Blocks at places that only the device knows are written alone where what is around them lies in
     a donated input already; where that fails, all around them is written too.
@@ -532,12 +534,12 @@ def compile_in_place(
     moving = {t.name for t in insertions_into(fusion, given)}
     spread: dict[str, str] = {}
     while True:
-        compiler = _Compiler(
-            target, known, [], tuned_of or tuned_schedules(target), [], Decisions()
-        )
+        tuned, together = tuned_of or tuned_schedules(target), list[Kernel]()
+        compiler = _Compiler(target, known, [], tuned, together, Decisions(), Loops(together))
         whole = spread_insertions(fusion, moving - spread.keys())
         made = _in_place(whole, compiler, donated, out_layouts, spread)
         if isinstance(made, Program):
+            started(made, with_code=not is_body)
             if shared is not None:
                 made.shared = shared
                 made.reasons += tuple(Reason(*r) for r in shared.reasons)
@@ -594,7 +596,7 @@ def _in_place(
     orders = replace(form.orders.of(stored), required=required, permuted=permuted)
     free = [whole.inputs[k] for k, at in donated.items() if at is None]
     lenders = tuple(x for x in free if x.name not in kept)
-    return started(Program(whole, ordered, reasons, target, pieces, held, orders, lenders))
+    return Program(whole, ordered, reasons, target, pieces, held, orders, lenders)
 
 
 __all__ = ["FusewrightError", "Schedule", "compile"]

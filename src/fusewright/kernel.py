@@ -29,7 +29,6 @@ from fusewright.fusion.call_numbers import check_size_number
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Input, Tensor, contiguous_strides
 from fusewright.fusion.source import lines_of
-from fusewright.host.moves import Moves
 from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
@@ -139,8 +138,7 @@ class Kernel:
     lowered: ir.Kernel | None = field(default=None, repr=False)
     """What the passes were given; None for kernels from a file."""
     cost: Cost | None = field(default=None, repr=False)
-    """What `predicted` tells, where it was predicted already."""
-    moves: Moves | None = field(default=None, repr=False)
+    """What `predicted` tells, where it was predicted already; of a loop, for all iterations."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -230,7 +228,7 @@ class Kernel:
 
     @property
     def predicted(self) -> Cost | None:
-        """The predicted time of a launch, and what limits it; None for schedules by hand, moves and
+        """The predicted time of a launch, and what limits it; None for schedules by hand and
         kernels from a file."""
         if self.cost is None:
             groups = [(k.segment, k.heuristic) for k in self.parts or (self,)]

@@ -135,12 +135,12 @@ def _unpickled(content: bytes) -> Program:
     return program_of(restored(*unpack(content, what), what))
 
 
-def started(program: Program) -> Program:
+def started(program: Program, *, with_code: bool = True) -> Program:
     """The program, with its host program assembled and, on a machine with a GPU, its kernels on
     their way through the compiler. Raises InternalError where the host breaks an invariant."""
     _ = program.host
     kernels = program.kernels
-    if kernels and has_gpu():
+    if with_code and kernels and has_gpu():
         with contextlib.suppress(UserError):  # without a compiler: said when code is needed
             kernels[0].start_compiling(kernels)
     return program

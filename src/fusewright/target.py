@@ -12,6 +12,7 @@ from fusewright.errors import UserError
 
 WARP_SIZE = 32
 MAX_THREADS_PER_BLOCK = 1024
+MAX_THREADS_ALONG_Z = 64  # of a block (CUDA programming guide, "Compute Capabilities")
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 MAX_VECTOR_NBYTES = 16

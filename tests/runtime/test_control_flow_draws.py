@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_cuda import FakeDriver
-from fake_fixtures import gpu
-from test_control_flow import S, close, draw, on_device
+from fake_fixtures import gpu as gpu
+from test_control_flow import S, close, draw, loops as loops, on_device
 
 import fusewright as fw
-
-__all__ = ["gpu"]  # a fixture
 
 SHAPES = [(), (1,), (5,), (7, 3), (3, 7), (2, 5, 3), (17, 33)]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_cuda import FakeDriver
 from fake_fixtures import gpu as gpu
-from test_control_flow import S, agree, close, draw, on_device, witnessed
+from test_control_flow import S, agree, close, draw, loops as loops, on_device, witnessed
 
 import fusewright as fw
 from fusewright.fusion.text import parse_fusion
@@ -131,7 +131,7 @@ def test_loops_in_loops(gpu: FakeDriver) -> None:
     agree(gpu, fn, [c], X)
 
 
-def test_loops_side_by_side_share_kernels() -> None:
+def test_loops_side_by_side_share_kernels(loops: str) -> None:
     def fn(x: fw.Array) -> list[fw.Array]:
         def sums(first: int, last: int) -> fw.Array:
             return fw.fori_loop(first, last, lambda i, c: c + x[i], x[0])
@@ -142,8 +142,12 @@ def test_loops_side_by_side_share_kernels() -> None:
     laps = {f"lap{k}" for k in range(4) if f"lap{k} <" in str(fusion)}
     assert laps == {"lap0", "lap1"}  # four trips, and seven
     program = fw.compile(fusion)
-    bodies = [x for x in program.host.launches if x.role == "region"]
-    assert len(bodies) == 4 and len({k.name for k in program.kernels}) < 8
+    role = "region" if loops == "launches" else "kernel"
+    of_loops = [x for x in program.launches if (x.region is None) == (role == "kernel")]
+    assert len(of_loops) >= 4 and len({k.name for k in program.kernels}) < 8
+    if role == "kernel":
+        named = [k.name for k in program.kernels if k.name.startswith("fw_fori_loop_add")]
+        assert len(named) == len(set(named)) == 3  # two loops are equal
     want = [X[0] + X[a:b].sum(0) for a, b in ((0, 4), (0, 4), (0, 7), (2, 6))]
     want[1] = want[1] * 2
     close(program.simulate(X).outputs, want)

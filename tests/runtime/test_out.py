@@ -102,17 +102,30 @@ def test_bound_calls_copy_where_out_meets_an_argument(gpu: FakeDriver, torch: Fa
     assert f(x, out=apart) is apart
 
 
-def test_bound_calls_copy_where_two_outs_meet(gpu: FakeDriver, torch: FakeTorch) -> None:
+def test_outs_that_have_an_element_in_common_are_refused(gpu: FakeDriver, torch: FakeTorch) -> None:
+    """Also in bound calls; what only lies between each other's elements is no common one."""
     f = fw.fuse(lambda x: (x + 1, x * 2))
     x = tensor(normal(8, 8))
-    outs = [zeros(8, 8) for _ in range(2)]
-    f(x, out=tuple(outs))
+    f(x, out=(zeros(8, 8), zeros(8, 8)))
     whole = zeros(12, 8)
-    a, b = Tensor(whole.array[:8]), Tensor(whole.array[4:])
+    for first, second in ((0, 4), (4, 0)):
+        outs = Tensor(whole.array[first : first + 8]), Tensor(whole.array[second : second + 8])
+        with pytest.raises(
+            UserError, match=r"out= \d and \d share memory, bytes 128 to 256 of the first"
+        ):
+            f(x, out=outs)
+    with pytest.raises(UserError, match="pass arrays without a common element"):
+        f(x, out=(outs[0], outs[0]))
+    assert not whole.array.any()
+    wide = zeros(8, 16)
+    a, b = Tensor(wide.array[:, ::2]), Tensor(wide.array[:, 1::2])
     f(x, out=(a, b))
-    np.testing.assert_array_equal(whole.array[4:], x.array * 2, "the later one wins")
-    np.testing.assert_array_equal(whole.array[:4], x.array[:4] + 1)
-    assert f.program(x).copies == 2
+    np.testing.assert_array_equal(a.array, x.array + 1)
+    np.testing.assert_array_equal(b.array, x.array * 2)
+    with pytest.raises(UserError, match="share memory"):
+        f(x, out=(a, Tensor(wide.array[:, 2:10])))
+    with pytest.raises(UserError, match="share memory"):
+        f(x, out=(Tensor(wide.array[:, :8]), Tensor(wide.array[:, 7:15])))
 
 
 def test_bound_calls_copy_to_an_out_of_another_layout(gpu: FakeDriver, torch: FakeTorch) -> None:

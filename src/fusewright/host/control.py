@@ -336,7 +336,15 @@ def _buffer(name: str, shape: Shape, dtype: DType) -> Buffer:
     return Buffer(name, dtype, element_count(shape), Memory.GLOBAL)
 
 
-def compiled_body(op: Region, number: int, stacked: Sequence[int]) -> tuple[Fusion, dict[int, int]]:
+def compiled_bodies(op: Region, stacked: Sequence[int]) -> list[tuple[Fusion, dict[int, int]]]:
+    """The fusions that are compiled for the bodies of a region of which something reads the results
+    `stacked`, and which argument of each may hold which of its outputs."""
+    return [_compiled_body(op, k, stacked) for k in range(len(op.bodies))]
+
+
+def _compiled_body(
+    op: Region, number: int, stacked: Sequence[int]
+) -> tuple[Fusion, dict[int, int]]:
     """The fusion that is compiled for a body, and which argument may hold which of its outputs. The
     body of a loop gets an argument behind the others for each slice that it makes, and stacks only
     what something reads.

@@ -188,7 +188,7 @@ def are_apart(a: Subspan, b: Subspan) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class At:
     """A statement of a kernel: its place, outer positions first, and the loops and branches it
     stands in."""
 
@@ -216,14 +216,14 @@ def _overwrite_problem(call: Call, read: _Use, write: _Use) -> str | None:
         return f"{kernel.name} reads {name} in every iteration"
     if read.site.offset != write.site.offset or read.site.strides != write.site.strides:
         return f"{kernel.name} reads {name} at other places than it writes"
-    found = _statements(kernel.body)
+    found = placed_statements(kernel.body)
     stores = [x for x in found if isinstance(x.statement, Store) and _dst(x) is write.buffer]
     for x in found:
         if not any(u.buffer is read.buffer for u in memory_uses(x.statement)):
             continue
         if not isinstance(x.statement, Load):
             return f"{kernel.name} reads {name} by copies that pass by the registers"
-        if not any(_is_replaced(x, s) for s in stores):
+        if not any(is_replaced(x, s) for s in stores):
             return (
                 f"{kernel.name} reads elements of {name} in other threads than those that write "
                 "them, or more often"
@@ -231,28 +231,28 @@ def _overwrite_problem(call: Call, read: _Use, write: _Use) -> str | None:
     return None
 
 
-def _dst(x: _At) -> Buffer | None:
+def _dst(x: At) -> Buffer | None:
     return x.statement.dst if isinstance(x.statement, Store) else None
 
 
-def _statements(
+def placed_statements(
     body: Body,
     place: tuple[int, ...] = (),
     loops: tuple[For, ...] = (),
     branches: tuple[tuple[If, str], ...] = (),
-) -> list[_At]:
-    out: list[_At] = []
+) -> list[At]:
+    out: list[At] = []
     for k, s in enumerate(body):
         at = (*place, k)
         inside = (*loops, s) if isinstance(s, For) else loops
-        out.append(_At(s, at, loops, branches))
+        out.append(At(s, at, loops, branches))
         for number, field in enumerate(body_fields(type(s))):
             taken = (*branches, (s, field)) if isinstance(s, If) else branches
-            out += _statements(getattr(s, field), (*at, number), inside, taken)
+            out += placed_statements(getattr(s, field), (*at, number), inside, taken)
     return out
 
 
-def _is_replaced(load: _At, store: _At) -> bool:
+def is_replaced(load: At, store: At) -> bool:
     """Whether each run of a load is followed, in its thread, by the run of a store that alone
     writes the same elements."""
     a, b = load.statement, store.statement

@@ -10,13 +10,13 @@ efficiently than by the kernel that has them in registers, so short rows are no 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fusewright.core.expr import IntLike, Var, add
 from fusewright.core.substitution import substitute
-from fusewright.fusion.ir import Alone, Fusion, Input, Insert, Tensor, position
+from fusewright.fusion.ir import Alone, Concat, Fusion, Input, Insert, Tensor, position
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.form import Formation, connected
@@ -160,7 +160,16 @@ class _Placer:
         sites = self.sites.get(t) or [natural(t)]
         if any(s.moving is not None for s in sites):
             return False  # nothing but its own kernel knows where it begins
-        everything = [p for s in sites for p in pieces(t, s, {*g, *self.through})]
+        inner = {o for o in t.op.operands if o in g and isinstance(o.op, Concat)}
+        return self._divide(g, t, sites) or (bool(inner) and self._divide(g, t, sites, inner))
+
+    def _divide(
+        self, g: Group, t: Tensor, sites: list[Subspan], inner: Collection[Tensor] = ()
+    ) -> bool:
+        """Takes a join out of its group if that pays; those joins of its group that are `inner`
+        stay whole, and are pieces of it."""
+        members = {*g, *self.through}.difference(inner)
+        everything = [p for s in sites for p in pieces(t, s, members)]
         fixed = [p.source for p in everything if p.source is not None and p.source in self.fixed]
         if fixed:
             self.not_placed |= {o.name: OWN for o in fixed}
@@ -177,6 +186,8 @@ class _Placer:
         if problem is not None:
             self.not_placed |= dict.fromkeys((o.name for o in split.elsewhere), problem)
             return False
+        for o in split.elsewhere:
+            self.not_placed.pop(o.name, None)
         self.sites[t] = sites
         self.joined[t] = None
         self.through |= _needed([t], split.members, {*split.own, *split.elsewhere})

@@ -15,6 +15,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, uint8
 from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
+from fusewright.host.regions import Region, meet, region
 from fusewright.runtime.arrays import ArrayInfo, Device, describe, overlaps_itself
 from fusewright.runtime.config import active
 from fusewright.runtime.control import Loaded
@@ -313,6 +314,29 @@ def check_out(
             raise UserError(f"out= {k} is read-only; pass an array that can be written")
         if 0 not in shape and overlaps_itself(shape, o.strides):
             raise UserError(f"out= {k} is an expanded array: several elements share memory")
+    check_outs_apart({k: bytes_of(o) for k, o in enumerate(out) if o is not None})
+
+
+def bytes_of(o: ArrayInfo) -> Region:
+    """The bytes of the elements of an array."""
+    size = o.dtype.nbytes
+    steps = [(n, abs(s) * size) for n, s in zip(o.shape, o.strides, strict=True)]
+    return region(o.bytes_range[0], steps, size)
+
+
+def check_outs_apart(places: Mapping[int, Region]) -> None:
+    """Raises UserError where two arrays of `out=`, by position, have an element in common."""
+    before: list[tuple[int, Region]] = []
+    for k, place in sorted(places.items(), key=lambda x: x[1].start):
+        before = [x for x in before if x[1].end > place.start]
+        for j, other in before:
+            if meet(other, place):
+                first, end = place.start - other.start, min(other.end, place.end) - other.start
+                raise UserError(
+                    f"out= {j} and {k} share memory, bytes {first} to {end} of the first; results "
+                    "are written in no order: pass arrays without a common element"
+                )
+        before.append((k, place))
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -4,11 +4,12 @@ and arrays of `out=`. For torch tensors of known types, whose addresses change f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from operator import add
 from typing import Any, TypeAlias
 
 from fusewright.runtime.arrays import ArrayInfo
-from fusewright.runtime.executor import Executor, ResultType, can_hold
+from fusewright.runtime.executor import Executor, ResultType, bytes_of, can_hold, check_outs_apart
 
 Span: TypeAlias = tuple[int, int, bool]
 """The addresses of a tensor's first byte and behind its last one, and whether kernels write it."""
@@ -46,6 +47,7 @@ class Overwriting:
             for k, o in enumerate(given)
             if o is not None
         ]
+        self._places = {k: (bytes_of(o), o.pointer) for k, o in enumerate(given) if o is not None}
         self._written = (*self._held, *[k for k, _, direct in self._given if direct])
         self._inside = {k: h for k, h in self._held.items() if _is_alike(given[k], infos[h])}
         self._new: list[Any | None] = [None] * len(executor.holders)
@@ -77,7 +79,7 @@ class Overwriting:
             if direct:
                 results[k] = wanted
             if k not in inside or start != starts[inside[k]]:
-                spans.append((start, start + nbytes, direct))
+                spans.append((start, start + nbytes, True))
         return (starts, results, tensors) if are_apart(spans) else self._shared(tensors, out)
 
     def _spans(self, starts: Sequence[int]) -> list[Span]:
@@ -118,7 +120,10 @@ class Overwriting:
     def _shared(
         self, tensors: Sequence[Any], out: Sequence[Any]
     ) -> tuple[list[int], list[Any | None], Sequence[Any]]:
-        """`memory` where some of it is shared."""
+        """`memory` where some of it is shared. Raises UserError where two results are to lie in one
+        place."""
+        moved = {k: (place, out[k].data_ptr() - p) for k, (place, p) in self._places.items()}
+        check_outs_apart({k: replace(x, start=x.start + by) for k, (x, by) in moved.items()})
         results = self._new.copy()
         read = list(tensors)
         spans = self._spans([x.data_ptr() for x in tensors])

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.product_steps import step_clocks
@@ -100,6 +100,19 @@ def cost(work: Work, target: Target) -> Cost:
         us += known.start_us + known.memory_latency_us
     flight = int(resident * work.threads * work.flight_nbytes)
     return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
+
+
+def repeated(one: Cost, times: int, nbytes: int, target: Target) -> Cost:
+    """The predicted time of a launch that does so often what another one does once, and moves
+    `nbytes` in all: nothing is launched between two times, and what one hands to the next is not
+    waited for."""
+    known = target.calibration
+    waits = known.start_us + known.memory_latency_us
+    found = {name: times * t for name, t in one.parts}
+    found["memory"] = nbytes / (target.memory_nbytes_per_us * known.read_share)
+    found["latency"] = times * max(0.0, dict(one.parts)["latency"] - waits)
+    us = known.launch_us + waits + _norm(found.values(), known.overlap)
+    return replace(one, us=us, parts=tuple(found.items()))
 
 
 def _norm(times: Iterable[float], order: float) -> float:

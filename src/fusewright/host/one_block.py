@@ -1,0 +1,248 @@
+"""Loops of one block: all iterations in one launch, with the carried values in shared memory.
+
+Where threads read what others write, they have to wait for each other between two iterations. The
+threads of a block can, and so a body whose threads fit a block needs no other launch: an iteration
+reads one half of a buffer in shared memory, and writes the other.
+
+    y = body(x); z = body(y); ..     is
+    s[0] = x;  for lap { s[1 - lap%2] = body(s[lap%2]) };  z = s[trips%2]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fusewright.core.conditions import TRUE, Cond, all_of, less, less_equal
+from fusewright.core.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Var,
+    add,
+    as_expr,
+    constant_value,
+    floordiv,
+    is_multiple,
+    mod,
+    mul,
+)
+from fusewright.host.laps import Carried, Laps, in_loop, loop_around, of_loop, unlike
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Buffer,
+    Dim,
+    For,
+    Imm,
+    Kernel,
+    Load,
+    Memory,
+    Reg,
+    Statement,
+    Store,
+)
+from fusewright.kir.substitute import Substitution
+from fusewright.kir.traverse import walk_statements
+from fusewright.target import (
+    MAX_THREADS_ALONG_Z,
+    MAX_THREADS_PER_BLOCK,
+    MAX_VECTOR_NBYTES,
+    WARP_SIZE,
+    Target,
+)
+
+
+def in_one_block(kernel: Kernel, laps: Laps, name: str, target: Target) -> Kernel | str:
+    """The kernel of one block that runs all iterations of a loop whose body is a kernel, as
+    lowering made it; or why there is none.
+
+    rewrite:  v = load x[f(t)];  store y[t] = g(v)
+              -> s[t] = x[t];  for (lap) { v = load s[h + f(t)];  store s[n - h + t] = g(v) }
+              with h = lap%2 * n
+    checks:   all blocks of the body find room in one, one by one or side by side, and so do the
+              carried values, twice
+    order:    behind lowering; before all passes, which place the barriers between iterations
+    """
+    why = unlike(kernel, laps)
+    if why is not None:
+        return why
+    block = _Block.of(kernel)
+    if isinstance(block, str):
+        return block
+    states: dict[Buffer, list[_State]] = {}
+    nbytes = 0
+    for k, c in enumerate(laps.carried):
+        state = _State.of(c, k, laps)
+        if isinstance(state, str):
+            return state
+        nbytes += 2 * state.size * state.buffer.dtype.nbytes
+        for b in (*c.reads, c.written):
+            states.setdefault(b, []).append(state)
+    if nbytes > target.shared_nbytes_per_block:
+        return f"two places of what it carries take {nbytes} bytes, more than a block has"
+    instead: dict[Statement, list[Statement]] = {}
+    for s in walk_statements(kernel):
+        if isinstance(s, Load):
+            for state in states.get(s.src, ()):
+                instead[s] = state.loads(s)
+        elif isinstance(s, Store):
+            found = states.get(s.dst, ())
+            stores = [state.store(s) for state in found]
+            if stores:
+                instead[s] = stores
+    inside = block.around(in_loop(kernel.body, instead, laps))
+    own = list(dict.fromkeys(x for found in states.values() for x in found))
+    body = (
+        *(Alloc(x.buffer) for x in own),
+        *(s for x in own for s in x.first(block)),
+        loop_around(inside, laps),
+        *(s for x in own for s in x.last(block)),
+    )
+    made = of_loop(kernel, laps, body, name)
+    return replace(made, grid=block.grid, block=block.block, min_blocks=0)
+
+
+# --- blocks in a block ---------------------------------------------------------------------------
+
+
+class _Block:
+    """One block that does the work of all: `beside` of them at a time, along a dimension `spare`
+    that theirs have no threads along."""
+
+    def __init__(self, kernel: Kernel, blocks: int, beside: int, spare: int) -> None:
+        self._kernel, self._rounds, self._count = kernel, blocks // beside, beside
+        self._spare = kernel.block[spare].var
+        self._beside = Var(self._spare.name, 0, beside - 1) if beside > 1 else self._spare
+        dims = list(kernel.block)
+        if beside > 1:
+            dims[spare] = Dim(self._beside, as_expr(beside))
+        self.block = tuple(dims)
+        self.grid = tuple(Dim(Var(d.var.name, 0, 0), ONE) for d in kernel.grid)
+        x, y, z = self.block
+        self.thread = add(x.var, mul(add(y.var, mul(z.var, y.extent)), x.extent))
+        self.nthreads = kernel.nthreads * beside
+
+    @staticmethod
+    def of(kernel: Kernel) -> _Block | str:
+        """The block; or why there is none."""
+        extents = [constant_value(d.extent) for d in kernel.grid]
+        if None in extents:
+            return "its blocks are as many as a call says"
+        if kernel.cluster:
+            return "its blocks stand in clusters"
+        blocks = 1
+        for n in extents:
+            blocks *= n or 0
+        spare = next((k for k in (1, 2) if kernel.block[k].extent == ONE), None)
+        alone = spare is None or kernel.nthreads % WARP_SIZE
+        for s in walk_statements(kernel):
+            alone = alone or (isinstance(s, Alloc) and s.buffer.memory is Memory.SHARED)
+        most = MAX_THREADS_PER_BLOCK if spare == 1 else MAX_THREADS_ALONG_Z
+        room = 1 if alone else min(most, MAX_THREADS_PER_BLOCK // kernel.nthreads)
+        beside = max(n for n in range(1, room + 1) if blocks % n == 0)
+        return _Block(kernel, blocks, beside, spare or 1)
+
+    def around(self, body: Body) -> Body:
+        """The statements of all blocks, those that do not stand side by side one after the
+        other."""
+        number: Expr = self._beside if self._count > 1 else ZERO
+        turn = Var("turn", 0, self._rounds - 1)
+        if self._rounds > 1:
+            number = add(number, mul(turn, self._count))
+        values: dict[Var, Expr] = {}
+        for d in self._kernel.grid:
+            values[d.var] = mod(number, d.extent)
+            number = floordiv(number, d.extent)
+        if self._count > 1:
+            values[self._spare] = ZERO
+        new = Substitution(values).body(body)
+        return new if self._rounds == 1 else (For(turn, as_expr(self._rounds), new, overlap=1),)
+
+
+# --- what is carried -----------------------------------------------------------------------------
+
+
+class _State:
+    """Two places of a carried value in shared memory: `size` elements each, of which `count` are
+    its own."""
+
+    def __init__(self, c: Carried, count: int, number: int, laps: Laps) -> None:
+        self.carried, self.count, self._laps = c, count, laps
+        lanes = MAX_VECTOR_NBYTES // c.written.dtype.nbytes
+        self.size = -(-count // lanes) * lanes
+        size = as_expr(2 * self.size)
+        self.buffer = Buffer(
+            f"carried{number}", c.written.dtype, size, Memory.SHARED, MAX_VECTOR_NBYTES
+        )
+
+    @staticmethod
+    def of(c: Carried, number: int, laps: Laps) -> _State | str:
+        """The places of carried value `number`; or why there are none."""
+        count = constant_value(c.written.size)
+        if count is None:
+            return f"the size of carried value {number} is known to calls only"
+        return _State(c, count, number, laps)
+
+    @property
+    def _now(self) -> Expr:
+        """Where an iteration reads."""
+        return mul(mod(self._laps.lap, 2), self.size)
+
+    def loads(self, s: Load) -> list[Statement]:
+        """A load of what the iteration before has made."""
+        begins = self.carried.reads[s.src]
+        is_whole = s.lanes.begins == 0 and s.lanes.all_exist
+        if is_whole and is_multiple(begins, s.width):
+            return [replace(s, src=self.buffer, index=add(self._now, begins, s.index))]
+        return [self._lane(s, k) for k in range(s.width)]
+
+    def _lane(self, s: Load, k: int) -> Statement:
+        exists: Cond = TRUE
+        if s.lanes.first is not None and s.lanes.stop is not None:
+            exists = all_of((less_equal(s.lanes.first, k), less(k, s.lanes.stop)))
+        predicate = all_of((s.predicate, exists))
+        fill = s.fill
+        if fill is None and exists != TRUE:
+            fill = Imm(0.0 if s.src.dtype.is_float else 0, s.src.dtype)
+        dst = Reg(s.dst.buffer, add(s.dst.index, k))
+        at = add(self._now, self.carried.reads[s.src], s.index, k)
+        return Load(dst, self.buffer, at, predicate=predicate, fill=fill)
+
+    def store(self, s: Store) -> Statement:
+        """A store where the next iteration reads."""
+        at = add(mul(add(ONE, mul(mod(self._laps.lap, 2), -1)), self.size), s.index)
+        return Store(self.buffer, at, s.src, s.width, s.predicate)
+
+    def first(self, block: _Block) -> Body:
+        """Fills the place that the first iteration reads."""
+        start = self.carried.start
+        return () if start is None else self._copied(block, start, self.buffer, ZERO, ZERO)
+
+    def last(self, block: _Block) -> Body:
+        """Stores what the last iteration has made."""
+        result = self.carried.result
+        if result is None:
+            return ()
+        made = mul(mod(self._laps.trips, 2), self.size)
+        return self._copied(block, self.buffer, result, made, ZERO)
+
+    def _copied(self, block: _Block, source: Buffer, target: Buffer, first: Expr, to: Expr) -> Body:
+        """Copies all elements, in vectors where the count allows it."""
+        lanes = MAX_VECTOR_NBYTES // source.dtype.nbytes
+        aligned = all(b.alignment >= MAX_VECTOR_NBYTES for b in (source, target))
+        width = lanes if aligned and self.count % lanes == 0 else 1
+        words = self.count // width
+        moved = Buffer(f"{self.buffer.name}_word", source.dtype, as_expr(width), Memory.LOCAL,
+                       width * source.dtype.nbytes)  # fmt: skip
+        trips = -(-words // block.nthreads)
+        trip = Var("word", 0, trips - 1)
+        word = add(mul(trip, block.nthreads), block.thread)
+        inside = TRUE if words % block.nthreads == 0 else less(word, words)
+        fill = None if inside == TRUE else Imm(0.0 if source.dtype.is_float else 0, source.dtype)
+        at = mul(word, width)
+        body = (
+            Alloc(moved),
+            Load(Reg(moved), source, add(first, at), width, inside, fill),
+            Store(target, add(to, at), Reg(moved), width, inside),
+        )
+        return (For(trip, as_expr(trips), body),)
