@@ -12,8 +12,8 @@ INSTEAD_OF_TRUTH = (
 )
 
 INSTEAD_OF_VALUE = (
-    "write functions of fw in place of those of math and numpy, which take values; fw.cond chooses, "
-    "and fw.while_loop counts, by what is computed"
+    "write functions of fw in place of those of math and numpy, which take values; fw.cond "
+    "chooses, and fw.while_loop counts, by what is computed"
 )
 
 _OF_PLACES = ("cuda", "cpu", "to", "gpu", "get", "device_put", "pin_memory", "block_until_ready")
