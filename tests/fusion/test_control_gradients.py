@@ -118,6 +118,76 @@ def test_what_rounds_has_no_gradient_here_either() -> None:
     np.testing.assert_array_equal(found[1], np.zeros(3))
 
 
+def _stopped(x: Any) -> Any:
+    return x * fw.stop_gradient(fw.sin(x)) + x
+
+
+def _hundredfold(x: Any) -> Any:
+    rule = fw.custom_vjp(lambda v: v * v, lambda v: (v * v, v), lambda v, g: (g * v * 100.0,))
+    return rule(x)
+
+
+RULED: dict[str, Callable[[Any], Any]] = {
+    "a constant": _stopped,
+    "a rule of the program": _hundredfold,
+    "a sort": lambda x: fw.sort(fw.sin(x)) * x,
+    "the largest": lambda x: x * fw.sum(fw.topk(fw.cos(x), 2)[0]),
+    "a softmax": lambda x: fw.nn.softmax(x, axis=0),
+    "a rule in a map": lambda x: fw.vmap(_hundredfold)(x),
+}
+
+
+@pytest.mark.parametrize("name", RULED)
+@pytest.mark.parametrize("way", ["fori_loop", "scan", "cond", "a loop in a loop"])
+def test_rules_that_values_have_hold_inside_of_bodies(name: str, way: str) -> None:
+    """Against the same program with its loop written out."""
+    fn = RULED[name]
+
+    def looped(x: Any) -> Any:
+        if way == "fori_loop":
+            return fw.sum(fw.fori_loop(0, 3, lambda i, v: fn(v), x) * x)
+        if way == "scan":
+            c, y = fw.scan(lambda c, v: (fn(c) + v, fn(c)), x, fw.stack([x, x * 2, x * 3]))
+            return fw.sum(c) + fw.sum(y)
+        if way == "cond":
+            return fw.sum(fw.cond(fw.sum(x) < 1e9, fn, lambda v: v, x) * x)
+        inner: Callable[[Any], Any] = lambda v: fw.fori_loop(0, 2, lambda i, v: fn(v), v)  # noqa: E731
+        return fw.sum(fw.fori_loop(0, 2, lambda i, v: inner(v), x))
+
+    def written_out(x: Any) -> Any:
+        if way == "fori_loop":
+            return fw.sum(fn(fn(fn(x))) * x)
+        if way == "scan":
+            c, total = x, fw.sum(fw.zeros_like(x))
+            for k in (1, 2, 3):
+                y = fn(c)
+                c, total = y + x * k, total + fw.sum(y)
+            return fw.sum(c) + total
+        return fw.sum(fn(x) * x) if way == "cond" else fw.sum(fn(fn(fn(fn(x)))))
+
+    x = np.array([0.3, -0.4, 0.9])
+    spec = fw.TensorSpec((3,), "float64")
+    fusion = fw.trace(fw.grad(looped), spec)
+    (found,) = fw.evaluate(fusion, x)
+    (want,) = fw.evaluate(fw.trace(fw.grad(written_out), spec), x)
+    np.testing.assert_allclose(found, want, rtol=1e-9)
+    (simulated,) = fw.compile(fusion).simulate(x).outputs
+    np.testing.assert_allclose(simulated, want, rtol=1e-9)
+
+
+def test_a_rule_reads_what_lies_around_its_loop() -> None:
+    """Its way back uses an array that the way forward does not."""
+
+    def loss(x: Any, w: Any) -> Any:
+        rule = fw.custom_vjp(lambda v: v * 2.0, lambda v: (v * 2.0, None), lambda _, g: (g * w,))
+        return fw.sum(fw.fori_loop(0, 2, lambda i, v: rule(v), x))
+
+    x, w = draw(3), draw(3)
+    spec = fw.TensorSpec((3,), "float64")
+    (g,) = fw.evaluate(fw.trace(fw.grad(loss), spec, spec), x, w)
+    np.testing.assert_allclose(g, w * w)
+
+
 def test_a_length_that_is_a_symbol() -> None:
     fusion = fw.trace(
         fw.grad(recurrent, (0, 1, 2)),

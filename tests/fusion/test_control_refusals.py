@@ -124,11 +124,6 @@ def test_a_gradient_names_the_way_out() -> None:
         fw.trace(fw.grad(f), X)
 
 
-def test_a_map_names_the_way_out() -> None:
-    with pytest.raises(fw.UnsupportedError, match="vmap: fori_loop is recorded for these shapes"):
-        fw.trace(fw.vmap(lambda x: fw.fori_loop(0, 3, lambda i, a: a * a, x)), X)
-
-
 TEXT = str(fw.trace(lambda x: fw.fori_loop(0, 3, add, x), X))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 
 import numpy as np
@@ -228,6 +229,10 @@ def _widen(x: Array) -> Array:
         (lambda x: x if x > 0 else -x, F, r"bool\(\) of .*it needs exactly one element; reduce"),
         (lambda x: x * float(fw.sum(x)), F, r"float\(\) of the traced array"),
         (lambda x: x * int(x), I32, r"int\(\) of the traced array"),
+        (lambda x: math.exp(x), F, r"float\(\) of .*fw.sum or fw.max; write functions of fw in"),
+        (lambda x: math.exp(x[0, 0]), F, r"float\(\) of the traced array .*those of math and num"),
+        (lambda x: x * fw.sqrt(2.0), F, r"sqrt: no operand .*Python, as math.sqrt does, or"),
+        (lambda x: x * fw.rsqrt(2.0), F, r"rsqrt: no operand .* scalars in Python, or make an"),
         (lambda x: range(x), I32, r"__index__\(\) of the traced array"),
         (lambda x: np.asarray(x), F, r"__array__\(\) of the traced array"),
         (

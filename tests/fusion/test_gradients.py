@@ -10,6 +10,8 @@ import pytest
 
 import fusewright as fw
 from fusewright.core.functions import FUNCTIONS
+from fusewright.fusion import build
+from fusewright.fusion.array import Array
 from fusewright.fusion.transforms.pointwise_adjoints import FLAT, RULES
 
 S = fw.TensorSpec
@@ -168,6 +170,12 @@ MOVES: dict[str, Callable[[Any], Any]] = {
     "cumulative sum with a first zero": lambda x: (
         fw.cumulative_sum(x, axis=0, include_initial=True) ** 2
     ),
+    "cumulative product": lambda x: fw.cumulative_prod(x, axis=1) ** 2,
+    "cumulative product with a first one": lambda x: (
+        fw.cumulative_prod(x, axis=0, include_initial=True) ** 2
+    ),
+    "cumulative maximum": lambda x: fw.cumulative_max(x, axis=1) ** 2,
+    "cumulative minimum": lambda x: fw.cumulative_min(fw.flip(x, axis=0), axis=0) ** 2,
     "taken rows": lambda x: fw.take(x, fw.asarray([2, 0, -1, 2]), axis=0) ** 2,
     "taken columns": lambda x: fw.take(x, fw.asarray([1, 1, 3]), axis=1) ** 2,
     "taken along": lambda x: (
@@ -195,6 +203,51 @@ def test_products(shapes: tuple[tuple[int, ...], ...]) -> None:
 def test_a_product_with_zeros_is_differentiated_without_division() -> None:
     (g,) = values(fw.grad(lambda x: fw.prod(x)), np.array([2.0, 0.0, 3.0]))
     np.testing.assert_array_equal(g, [0, 6, 0])
+
+
+@pytest.mark.parametrize("zeros", [(1,), (0, 3), (4,), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("ways", [(e, r) for e in (False, True) for r in (False, True)])
+def test_cumulative_products_with_zeros(zeros: tuple[int, ...], ways: tuple[bool, bool]) -> None:
+    x = draw(2, 5, low=0.5, high=2)
+    x[:, list(zeros)] = 0
+    exclusive, reverse = ways
+
+    def fn(x: Any) -> Any:
+        t = build.scan("mul", x.tensor, 1, exclusive=exclusive, reverse=reverse)
+        return fw.sin(Array(t))
+
+    check(fn, x)
+
+
+@pytest.mark.parametrize("fn", ["max", "min"])
+@pytest.mark.parametrize("ways", [(e, r) for e in (False, True) for r in (False, True)])
+def test_cumulative_extremes_in_all_ways(fn: str, ways: tuple[bool, bool]) -> None:
+    exclusive, reverse = ways
+
+    def extremes(x: Any) -> Any:
+        y = Array(build.scan(fn, x.tensor, 0, exclusive=exclusive, reverse=reverse))
+        return fw.where(fw.isfinite(y), y, 0.0) ** 2
+
+    check(extremes, draw(6, 2))
+
+
+def test_of_equal_cumulative_extremes_the_later_one_counts() -> None:
+    x = np.array([1.0, 3.0, 3.0, 2.0])
+    (g,) = values(fw.grad(lambda x: fw.sum(fw.cumulative_max(x))), x)
+    np.testing.assert_array_equal(g, [1, 1, 2, 0])  # as torch.cummax
+
+
+def test_kernels_of_cumulative_gradients() -> None:
+    def loss(x: Any) -> Any:
+        return fw.sum(fw.cumulative_prod(x, axis=1) * x + fw.cumulative_max(x, axis=0))
+
+    fusion = fw.trace(fw.grad(loss), "f32[5,37]")
+    x = draw(5, 37, low=-2, high=2).astype(np.float32)
+    x[2, 5] = 0
+    result = fw.compile(fusion).simulate(x)
+    assert result.races == []
+    (want,) = fw.evaluate(fusion, x)
+    np.testing.assert_allclose(result.outputs[0], want, rtol=1e-4, atol=1e-4)
 
 
 def test_index_maps_over_several_axes_go_back_by_a_table() -> None:
@@ -312,11 +365,6 @@ REJECTED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
         lambda x: fw.grad(fw.sum, "x")(x),  # type: ignore[arg-type]
         fw.UserError,
         "argnums='x' is str; it must be an integer",
-    ),
-    "a cumulative product": (
-        fw.grad(lambda x: fw.sum(fw.cumulative_prod(x))),
-        fw.UnsupportedError,
-        "cumulative mul has no derivative",
     ),
     "a step to the next float": (
         fw.grad(lambda x: fw.sum(fw.nextafter(x, x))),

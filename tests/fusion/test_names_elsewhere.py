@@ -111,6 +111,32 @@ def test_functions_of_the_user_keep_their_own_errors() -> None:
         assert not hasattr(caught.value, "__notes__")
 
 
+NORMAL = r"the call is fw.random.normal\(shape, mean=0.0, std=1.0, \*, seed, offset=0"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "note"),
+    [
+        (
+            lambda x: fw.random.normal(x.shape),
+            NORMAL,
+        ),
+        (
+            lambda x: fw.random.normal(size=3),
+            NORMAL,
+        ),
+        (lambda x: fw.take(x), r"the call is fw.take\(x, indices"),
+        (lambda x: x.take(), r"the call is x.take\(indices"),
+        (lambda x: round(x), r"write fw.round\(x\)"),
+    ],
+)
+def test_calls_that_lack_an_argument(attempt: Any, note: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        fw.trace(attempt, X)
+    (found,) = caught.value.__notes__
+    assert re.match(note, found), found
+
+
 def test_functions_and_tensors_of_torch() -> None:
     torch = pytest.importorskip("torch")
     for attempt, message in (

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.fusion.ir import Insert, Region
 
 S = fw.TensorSpec
 RNG = np.random.default_rng(3)
@@ -116,6 +117,148 @@ def test_rules_of_ones_own_hold_for_every_slice() -> None:
     of_x, of_w = fw.evaluate(fw.trace(fn, S(x.shape, "float32"), S(w.shape, "float32")), x, w)
     np.testing.assert_allclose(of_x, 2 * w + x, rtol=1e-6)
     np.testing.assert_allclose(of_w, np.full(4, 3.0), rtol=1e-6)
+
+
+REGIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], Any]] = {
+    "a loop": (
+        lambda v: fw.fori_loop(0, 3, lambda i, c: fw.sin(c) + v, v),
+        ((3, 4),),
+        0,
+    ),
+    "a loop along another axis": (
+        lambda v: fw.fori_loop(0, 3, lambda i, c: fw.cumulative_sum(c), v),
+        ((3, 4),),
+        1,
+    ),
+    "its index": (
+        lambda v: fw.fori_loop(0, 4, lambda i, c: c + v[i] * (i + 1), v[0] * 0),
+        ((3, 4),),
+        0,
+    ),
+    "a block at its index": (
+        lambda v: fw.fori_loop(
+            0, 4, lambda i, c: fw.insert(c, v[i : i + 1] * 2, (i,)), fw.zeros_like(v)
+        ),
+        ((3, 4),),
+        0,
+    ),
+    "a recurrence": (
+        lambda h, xs, w: fw.scan(lambda h, a: ((n := fw.tanh(h @ w + a)), n * 2), h, xs),
+        ((3, 4), (3, 5, 4), (4, 4)),
+        (0, 0, None),
+    ),
+    "a recurrence from behind, of scalars": (
+        lambda h, xs: fw.scan(lambda h, a: (h * 0.5 + a, fw.sum(a)), h, xs, reverse=True),
+        ((3, 4), (3, 5, 4)),
+        0,
+    ),
+    "slices that all share": (
+        lambda h, xs: fw.scan(lambda h, a: (h * 0.5 + a, a * 2), h, xs),
+        ((3, 4), (5, 4)),
+        (0, None),
+    ),
+    "a start that all share": (
+        lambda h, xs: fw.scan(lambda h, a: (h * 0.5 + a, h), h, xs),
+        ((4,), (3, 5, 4)),
+        (None, 0),
+    ),
+    "a counter beside": (
+        lambda h: fw.scan(lambda c, _: ((c[0] + 1, c[1] * 0.5), c[0]), (0, h), None, length=3),
+        ((3, 4),),
+        0,
+    ),
+    "a branch that all take": (
+        lambda q, v: fw.cond(q[0] > 0, lambda v: v * 2, lambda v: v - 1, v),
+        ((1,), (3, 4)),
+        (None, 0),
+    ),
+    "branches of their own": (
+        lambda v: fw.cond(fw.sum(v) > 0, lambda v: (v * 2, fw.sum(v)), lambda v: (v - 1, v[0]), v),
+        ((5, 4),),
+        0,
+    ),
+    "branches that read nothing": (
+        lambda v: fw.cond(v > 0, lambda: fw.ones((2,)), lambda: fw.zeros((2,))),
+        ((5,),),
+        0,
+    ),
+    "ends of their own": (
+        lambda v: fw.while_loop(
+            lambda s: fw.sum(s[1] * s[1]) > 0.1, lambda s: (s[0] + 1, s[1] / 2), (0, v)
+        ),
+        ((4, 3),),
+        0,
+    ),
+    "an end that all share": (
+        lambda v: fw.while_loop(lambda s: s[0] < 4, lambda s: (s[0] + 1, fw.sin(s[1])), (0, v)),
+        ((3, 4),),
+        0,
+    ),
+    "a loop in a loop": (
+        lambda v: fw.fori_loop(
+            0, 2, lambda i, c: fw.fori_loop(0, 3, lambda j, d: d * 0.5 + v[j] * i, c), v
+        ),
+        ((3, 4),),
+        0,
+    ),
+    "a map in a map": (
+        lambda v: fw.vmap(lambda e: fw.fori_loop(0, 3, lambda i, c: c * e, e))(v),
+        ((3, 4),),
+        0,
+    ),
+    "a gradient of a loop": (
+        lambda v: fw.grad(lambda v: fw.sum(fw.fori_loop(0, 3, lambda i, c: fw.sin(c) * v, v)))(v),
+        ((3, 4),),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_loops_and_branches_run_for_all_slices(name: str) -> None:
+    fn, shapes, in_axes = REGIONS[name]
+    check(fn, *(draw(*s) for s in shapes), in_axes=in_axes)
+
+
+def test_a_loop_whose_trips_each_slice_has_for_itself() -> None:
+    def fn(k: Any, v: Any) -> Any:
+        return fw.fori_loop(0, k, lambda i, c: c * 0.5 + i, v)
+
+    counts = np.array([0, 3, 1])
+    check(fn, counts, draw(3, 4))
+
+
+def test_results_of_one_loop_are_mapped_in_one_loop() -> None:
+    fn, shapes, _ = REGIONS["a recurrence from behind, of scalars"]
+    values = fw.trace(fw.vmap(fn), *(S(s, "float32") for s in shapes)).values
+    assert len({t.op.bodies for t in values if isinstance(t.op, Region)}) == 1
+
+
+def test_gradients_of_mapped_loops() -> None:
+    def loop(v: Any) -> Any:
+        return fw.sum(fw.fori_loop(0, 3, lambda i, c: fw.sin(c) * v, v))
+
+    def of_all(x: Any) -> Any:
+        return fw.grad(lambda x: fw.sum(fw.vmap(loop)(x)))(x)
+
+    x = draw(3, 4)
+    spec = S(x.shape, "float32")
+    (first,) = fw.evaluate(fw.trace(of_all, spec), x)
+    (second,) = fw.evaluate(fw.trace(fw.vmap(fw.grad(loop)), spec), x)
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+    assert np.abs(first).max() > 0.1
+
+
+def test_a_block_at_a_place_that_all_share_is_one_block() -> None:
+    fusion = fw.trace(
+        fw.vmap(lambda c, v, i: fw.insert(c, v, (i,)), (0, 0, None)),
+        S((3, 8), "float32"), S((3, 2), "float32"), S((), "int64"),
+    )  # fmt: skip
+    assert sum(isinstance(t.op, Insert) for t in fusion.values) == 1
+    c, v, at = draw(3, 8), draw(3, 2), np.array(5)
+    want = c.copy()
+    want[:, 5:7] = v
+    np.testing.assert_array_equal(fw.evaluate(fusion, c, v, at)[0], want)
 
 
 def test_a_mapped_program_is_one_kernel() -> None:

@@ -11,6 +11,11 @@ INSTEAD_OF_TRUTH = (
     "a < x < b"
 )
 
+INSTEAD_OF_VALUE = (
+    "write functions of fw in place of those of math and numpy, which take values; fw.cond "
+    "chooses, and fw.while_loop counts, by what is computed"
+)
+
 _OF_PLACES = ("cuda", "cpu", "to", "gpu", "get", "device_put", "pin_memory", "block_until_ready")
 _OF_GRADIENTS = ("backward", "grad", "requires_grad", "requires_grad_", "detach")
 
@@ -28,6 +33,13 @@ def instead_of(value: object) -> str:
     if isinstance(value, str):
         return "pass an array; of text nothing can be computed"
     return "pass an array as an argument of the function, or make one with fw.asarray"
+
+
+def instead_of_asking(asked: str) -> str:
+    """What to write where Python asks for a value that is not known, by `bool()` for example."""
+    if asked == "bool()":
+        return f"so Python cannot branch or loop on it; {INSTEAD_OF_TRUTH}"
+    return f"so Python cannot compute with it; {INSTEAD_OF_VALUE}"
 
 
 def instead_of_attribute(name: str, functions: Iterable[str], layers: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ argument of a trace cannot, and says so.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from functools import reduce
@@ -24,7 +25,9 @@ from fusewright.errors import AxisError, NoAttributeError, UserError
 from fusewright.fusion import build, indexing, ir
 from fusewright.fusion.advice import (
     INSTEAD_OF_TRUTH,
+    INSTEAD_OF_VALUE,
     instead_of,
+    instead_of_asking,
     instead_of_attribute,
     instead_of_function,
 )
@@ -84,7 +87,11 @@ def common_dtype(op: str, operands: tuple[Operand, ...]) -> DType:
     beside a Python float, int64 for bools beside an integer."""
     found = [x.dtype for x in operands if isinstance(x, Array)]
     if not found:
-        raise UserError(f"{op}: no operand is an array; compute with Python scalars in Python")
+        own = f", as math.{op} does" if hasattr(math, op) else ""
+        raise UserError(
+            f"{op}: no operand is an array; compute with Python scalars in Python{own}, or make an "
+            "array of one with fw.asarray"
+        )
     try:
         dtype = reduce(dtypes.promote, found)
     except UserError as e:
@@ -542,8 +549,8 @@ class Array(Methods):
         known = self._known_leaves()
         if known is None:
             raise UserError(
-                f"{asked} of the traced array {self!r}: its value is not known while tracing, so "
-                f"Python cannot branch or loop on it; {INSTEAD_OF_TRUTH}"
+                f"{asked} of the traced array {self!r}: its value is not known while tracing, "
+                f"{instead_of_asking(asked)}"
             )
         fusion = ir.Fusion(known, (self.tensor,), ir.topological((self.tensor,), known))
         (out,) = evaluate(fusion, *(t.data for t in known), checked=True)
@@ -560,9 +567,11 @@ class Array(Methods):
 
     def _check_one(self, asked: str) -> None:
         if self.size != 1:
+            is_truth = asked == "bool()"
+            reductions = "fw.any or fw.all" if is_truth else "fw.sum or fw.max"
             raise UserError(
                 f"{asked} of {self!r}: it needs exactly one element; reduce it first, for example "
-                f"with fw.any or fw.all; {INSTEAD_OF_TRUTH}"
+                f"with {reductions}; {INSTEAD_OF_TRUTH if is_truth else INSTEAD_OF_VALUE}"
             )
 
     def __bool__(self) -> bool:

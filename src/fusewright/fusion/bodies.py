@@ -20,6 +20,7 @@ from fusewright.dtypes import data_dtype_of
 from fusewright.errors import UserError
 from fusewright.fusion import build, ir, trees
 from fusewright.fusion.array import Array, as_tensor, check_array
+from fusewright.fusion.derivatives import in_order, needed_by
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.operands import check_scalar, check_size
@@ -201,7 +202,7 @@ def _captured(inputs: Sequence[Tensor], outputs: Sequence[Tensor], since: int) -
                 f"the array {t!r} is a value of another loop's or branch's function, which ended; "
                 "return it from there"
             )
-        stack.extend(reversed(t.op.operands))
+        stack.extend(reversed(needed_by(t)))
     return list(found)
 
 
@@ -220,9 +221,7 @@ def _fusion(
         op = ir.Input((), k, ir.contiguous_strides(t.shape), alignment)
         new[t] = Tensor(name, t.shape, t.dtype, op)
     count = len(new)
-    for t in ir.topological(tuple(outputs), tuple(new)):
-        if t in new:
-            continue
+    for t in in_order(outputs, tuple(new)):
         if isinstance(t, Known):
             new[t] = build.constant(t.data.item(), t.dtype)
             continue
@@ -230,6 +229,8 @@ def _fusion(
         name = "" if t.name in taken else t.name
         taken.add(name)
         new[t] = Tensor(name, t.shape, t.dtype, op, t.source)
+        if t.rule is not None:
+            new[t].rule = t.rule.among(new)
     made: list[Tensor] = []
     for t in outputs:
         is_own = new[t] not in made and not isinstance(new[t].op, ir.Input)

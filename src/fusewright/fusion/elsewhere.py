@@ -50,6 +50,7 @@ _WRITTEN: Mapping[str, str] = {
     "divmod": "x // y and x % y",
     "dot": "x @ y",
     "double": 'x.astype("float64")',
+    "fft": "a library of transforms between two programs, or a product with cosines and sines",
     "float": 'x.astype("float32")',
     "fmax": "fw.where(fw.isnan(x), y, fw.maximum(x, y))",
     "fmin": "fw.where(fw.isnan(x), y, fw.minimum(x, y))",

@@ -34,14 +34,16 @@ def call_of(name: str, positional: int | None = None) -> str:
     owner, _, last = name.rpartition(".")
     functions = _functions()
     layer = getattr(functions.nn, last, None) if last in functions.nn.__all__ else None
-    found = getattr(Methods, last, None) if owner else functions.__dict__.get(last, layer)
+    drawn = getattr(functions.random, last, None)
+    plain = functions.__dict__.get(last, layer or drawn)
+    found = getattr(Methods, last, None) if owner else plain
     if owner not in ("", Methods.__name__) or not inspect.isfunction(found):
         return ""
     taken = list(inspect.signature(found).parameters.values())
     if positional not in (None, sum(p.kind in POSITIONAL for p in taken)):
         return ""
     shown = [p.replace(annotation=p.empty) for p in (taken[1:] if owner else taken)]
-    where = "x" if owner else "fw.nn" if found is layer else "fw"
+    where = "x" if owner else "fw.nn" if found is layer else "fw.random" if found is drawn else "fw"
     return f"{where}.{last}{inspect.Signature(shown)}"
 
 

@@ -43,6 +43,12 @@ def note_of(message: str) -> str:
     if counted:
         call = call_of(counted[1], int(counted[2]))
         return f"the call is {call}" if call else ""
+    lacking = re.match(r"([\w.]+)\(\) missing \d+ required", message)
+    if lacking:
+        call = call_of(lacking[1])
+        return f"the call is {call}" if call else ""
+    if message == "type Array doesn't define __round__ method":
+        return "write fw.round(x)"
     if message.startswith("unsupported operand") and "'Array'" in message:
         return (
             "an array of another library is an argument of the function, or a constant, which "

@@ -255,7 +255,7 @@ def _loop(
     changing = [k for k, t in enumerate(outputs) if t is not slots[k]]
     kept = [k for k in range(len(values)) if k not in changing]
     made = [outputs[k] for k in changing]
-    used = _reached([*made, *ys])
+    used = needed_for([*made, *ys])
     taken = [(s, v) for s, v in slices if s in used]
     inputs = [*(slots[k] for k in changing), *(s for s, _ in taken), *(slots[k] for k in kept)]
     shared, bodies = closed([(inputs, [*made, *ys])], body.since)
@@ -267,7 +267,7 @@ def _loop(
     return [found.get(k, Array(t)) for k, t in enumerate(values)], results[len(changing) :]
 
 
-def _reached(outputs: Sequence[Tensor]) -> set[Tensor]:
+def needed_for(outputs: Sequence[Tensor]) -> set[Tensor]:
     """The values that outputs are computed from, and these."""
     found: set[Tensor] = set()
     stack = list(outputs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from fusewright.core.expr import Expr, Int, add, mul
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.fusion import build
@@ -32,7 +30,6 @@ from fusewright.fusion.ops import (
     expand_dims,
     matmul,
     matrix_transpose,
-    moveaxis,
     reshape,
     sum,
     where,
@@ -42,6 +39,7 @@ from fusewright.fusion.ops.blocks import slice, starts_of
 from fusewright.fusion.ops.gather import signed_indices
 from fusewright.fusion.transforms.index_adjoints import index_map_adjoint
 from fusewright.fusion.transforms.pointwise_adjoints import adjoint_of
+from fusewright.fusion.transforms.scan_adjoints import scan_adjoint, sums_along
 
 
 def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
@@ -78,11 +76,13 @@ def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
         case Reduce():
             return (_reduction(t, t.op, g),)
         case Scan():
-            return (_scan(t.op, g),)
+            return (scan_adjoint(t, t.op, g),)
         case Take():
             return _taken(t.op, g), None
         case TakeAlong():
-            return _taken_along(t.op, g), None
+            x, indices = operands
+            at = _rows(indices, x.tensor.shape[t.op.axis])
+            return sums_along(at, g, x.tensor.shape[t.op.axis], t.op.axis), None
         case MatMul():
             return _product(t.op, g)
         case OwnKernel(fn=fn):
@@ -163,16 +163,6 @@ def _others(x: Array, axes: tuple[int, ...]) -> Array:
     return Array(build.permute(back, tuple(order.index(k) for k in range(x.ndim))))
 
 
-def _scan(op: Scan, g: Array) -> Array:
-    if op.fn != "add":
-        raise UnsupportedError(
-            f"grad: cumulative {op.fn} has no derivative here; only cumulative sums have, others "
-            "can be given one with fw.custom_vjp"
-        )
-    back = dataclasses.replace(op, operands=(g.tensor,), reverse=not op.reverse)
-    return Array(build.value(g.tensor.shape, g.tensor.dtype, back))
-
-
 def _rows(indices: Array, extent: Expr) -> Array:
     """Indices counted from the front."""
     at = signed_indices(indices)
@@ -195,16 +185,6 @@ def _taken(op: Take, g: Array) -> Array:
     spread = expand_dims(g, op.axis)
     axes = tuple(range(op.axis + 1, op.axis + 1 + rank))
     return sum(where(hit, spread, zeros_like(spread)), axis=axes, dtype=g.dtype)
-
-
-def _taken_along(op: TakeAlong, g: Array) -> Array:
-    x, indices = op.operands
-    last = moveaxis(Array(indices), op.axis, -1)
-    at = expand_dims(_rows(last, x.shape[op.axis]), last.ndim - 1)
-    places = expand_dims(arange(x.shape[op.axis], dtype=at.dtype), 1)
-    back = expand_dims(moveaxis(g, op.axis, -1), last.ndim - 1)
-    found = sum(where(equal(places, at), back, zeros_like(back)), axis=-1, dtype=g.dtype)
-    return moveaxis(found, -1, op.axis)
 
 
 def _product(op: MatMul, g: Array) -> tuple[Array, Array]:

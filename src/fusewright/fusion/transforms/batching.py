@@ -14,13 +14,14 @@ from typing import Any, cast
 from fusewright.arguments import FUNCTION, INTEGER, shown, takes
 from fusewright.core.expr import Expr, add, as_expr, mul
 from fusewright.core.substitution import substitute
-from fusewright.errors import UnsupportedError, UserError
+from fusewright.errors import UserError
 from fusewright.fusion import build, ir, trees
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.derivatives import CONSTANT, GivenRule
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
+    Fusion,
     IndexMap,
     Insert,
     MatMul,
@@ -40,6 +41,8 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.ops import astype, moveaxis, where
 from fusewright.fusion.ops.blocks import chosen_by_element
 from fusewright.fusion.ops.gather import signed_indices
+from fusewright.fusion.transforms.region_adjoints import run
+from fusewright.fusion.transforms.region_batching import Batch, batched_region
 
 
 @takes(fn=FUNCTION, out_axes=INTEGER)
@@ -115,6 +118,7 @@ class _Batch:
     def __init__(self, size: Expr, given: dict[Tensor, Tensor]) -> None:
         self.size = size
         self._known = given
+        self._calls: dict[object, list[Array]] = {}
 
     def stacked(self, t: Tensor) -> Tensor:
         """The value of every slice, the mapped axis in front."""
@@ -191,19 +195,45 @@ class _Batch:
             case Take():
                 return self._take(t, t.op)
             case Insert():
-                return self.stacked(chosen_by_element(t.op))
+                return self._insert(t, t.op)
             case OwnKernel(fn=fn):
                 raise UserError(
                     f"vmap: {fn} is a kernel of the program's own, made for these shapes only; "
                     "write one that takes the further axis"
                 )
-            case Region(fn=fn):
-                raise UnsupportedError(
-                    f"vmap: {fn} is recorded for these shapes only; map the functions inside of "
-                    "it, or give its arrays the further axis"
-                )
+            case Region():
+                return self._region(t.op)
             case _:
                 raise AssertionError(f"{t.op} has operands")
+
+    def _insert(self, t: Tensor, op: Insert) -> Tensor:
+        """A block at a place that all slices share is one block of all; else a choice."""
+        dest, block, *positions = op.operands
+        if any(p in self._known for p in positions):
+            return self.stacked(chosen_by_element(op))
+        operands = (self._with_axis(dest), self._with_axis(block), *positions)
+        made = Insert(operands, (as_expr(0), *op.start))
+        return build.value((self.size, *t.shape), t.dtype, made)
+
+    def _region(self, op: Region) -> Tensor:
+        """One result; those of one call are made together."""
+        call = op.bodies, op.operands
+        if call not in self._calls:
+            axes = [o in self._known for o in op.operands]
+            given = [Array(self._known.get(o, o)) for o in op.operands]
+            self._calls[call] = batched_region(op, given, axes, Batch(self.size, self._mapped))
+        return self._calls[call][op.result].tensor
+
+    def _mapped(
+        self, body: Fusion, inputs: Sequence[Array], axes: Sequence[bool], wanted: Sequence[bool]
+    ) -> list[Array]:
+        """`region_batching.Mapped`."""
+        slices = [_slice(x) if a else x for x, a in zip(inputs, axes, strict=True)]
+        outputs = run(body, slices)
+        triples = zip(slices, inputs, axes, strict=True)
+        batch = _Batch(self.size, {s.tensor: x.tensor for s, x, a in triples if a})
+        pairs = zip(outputs, wanted, strict=True)
+        return [Array(batch.stacked(y.tensor)) if w else y for y, w in pairs]
 
     def _take(self, t: Tensor, op: Take) -> Tensor:
         """Slices with indices that all share, or of what all share, are taken at once; those with

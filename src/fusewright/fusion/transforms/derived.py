@@ -9,9 +9,9 @@ from typing import Any, cast
 from fusewright.core.expr import Expr
 from fusewright.fusion import ir, trees
 from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.derivatives import recorded_again as recorded_again
 from fusewright.fusion.ir import Tensor, TensorSpec
 from fusewright.fusion.transforms.gradients import has_gradient, reached_cotangents, variable
-from fusewright.fusion.transforms.region_adjoints import recorded_again as recorded_again
 from fusewright.fusion.trees import Tree
 
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from fusewright.errors import UnsupportedError
 from fusewright.fusion import build, ir
 from fusewright.fusion.array import Array
+from fusewright.fusion.derivatives import recorded_again
 from fusewright.fusion.ir import Fusion, Region, Tensor
-from fusewright.fusion.known import Known
 from fusewright.fusion.ops import arange, cond, zeros_like
 from fusewright.fusion.ops.control import known_extent, scan_with
 
@@ -19,18 +19,6 @@ Pull: TypeAlias = Callable[
     [Sequence[Array], Sequence[Array], Sequence[Array]], "list[Array | None]"
 ]
 """Outputs, their cotangents, and variables to the cotangents of these, None where nothing flows."""
-
-
-def recorded_again(values: Sequence[Tensor], known: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """The values, computed from `known` ones in the place of their keys: new values of the trace
-    that the known ones belong to."""
-    new = dict(known)
-    for t in ir.topological(tuple(values), tuple(known)):
-        if t not in new and not isinstance(t, Known):
-            operands = tuple(new.get(o, o) for o in t.op.operands)
-            op = ir.with_operands(t.op, operands)
-            new[t] = Tensor(t.name, t.shape, t.dtype, op, t.source)
-    return [new.get(t, t) for t in values]
 
 
 def region_adjoint(op: Region, given: Mapping[int, Array], pull: Pull) -> list[Array | None]:
@@ -47,10 +35,10 @@ def region_adjoint(op: Region, given: Mapping[int, Array], pull: Pull) -> list[A
     return _of_loop(op, given, pull)
 
 
-def _run(body: Fusion, inputs: Sequence[Array]) -> list[Array]:
+def run(body: Fusion, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a body on arrays of the trace that is at hand. Names stay in the body."""
     known = dict(zip(body.inputs, (x.tensor for x in inputs), strict=True))
-    found = recorded_again(body.outputs, known)
+    found = recorded_again(body.outputs, known, rules=True)
     given = set(known.values())
     for t in ir.topological(tuple(found), tuple(known.values())):
         if t not in given:
@@ -64,7 +52,7 @@ def _pulled(
     """The cotangents of a body's inputs, from those of some of its outputs."""
     floats = [k for k, x in enumerate(inputs) if x.dtype.is_float]
     own = {k: Array(_own(inputs[k].tensor)) for k in floats}
-    outputs = _run(body, [own.get(k, x) for k, x in enumerate(inputs)])
+    outputs = run(body, [own.get(k, x) for k, x in enumerate(inputs)])
     chosen = [outputs[k] for k in seeds]
     found = pull(chosen, list(seeds.values()), list(own.values()))
     at = dict(zip(floats, found, strict=True))
@@ -101,7 +89,7 @@ def _of_loop(op: Region, given: Mapping[int, Array], pull: Pull) -> list[Array |
     counts = arange(known_extent(op.trips))
 
     def forward(state: list[Array], x: tuple[list[Array], Array]) -> tuple[list[Array], Any]:
-        return _run(body, [*state, *x[0], *shared])[:n], list(state)
+        return run(body, [*state, *x[0], *shared])[:n], list(state)
 
     _, states = scan_with(forward, start, (slices, counts), reverse=op.reverse, lap=op.lap)
     stacked = {k: g for k, g in given.items() if k >= n}
