@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
 from functools import cache, lru_cache
 from itertools import chain
 from typing import TypeVar, cast, get_type_hints
 
-from fusewright.core.conditions import Cond
-from fusewright.core.expr import Expr, Var, variables
+from fusewright.core.conditions import Cond, Truth
+from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.core.node import Node, symbolic_fields, values_of, with_fields
 from fusewright.core.symbolic import Symbolic
 from fusewright.kir.ir import Body, Buffer, Reg, RegVar, Statement
@@ -136,17 +137,41 @@ def _gather(node: Node, values: list[object], registers: list[Reg]) -> None:
 
 def _gather_values(found: tuple[object, ...], values: list[object], registers: list[Reg]) -> None:
     for value in found:
-        if isinstance(value, Node):
-            if not isinstance(value, Statement):
-                _gather(value, values, registers)
-        elif isinstance(value, tuple):
-            _gather_values(cast("tuple[object, ...]", value), values, registers)
-        else:
-            values.append(value)
-            if isinstance(value, Symbolic) and value.leaves:
-                for v in dict.fromkeys(value.leaves):
+        match _kind(type(value)):
+            case _Kind.PLAIN:
+                values.append(value)
+            case _Kind.NODE:
+                _gather(cast("Node", value), values, registers)
+            case _Kind.TUPLE:
+                _gather_values(cast("tuple[object, ...]", value), values, registers)
+            case _Kind.SYMBOLIC:
+                values.append(value)
+                for v in dict.fromkeys(cast("Symbolic", value).leaves):
                     if isinstance(v, RegVar):
                         _gather(v.reg, [], registers)
+            case _Kind.STATEMENT:
+                pass
+
+
+class _Kind(Enum):
+    """What is found in fields: `SYMBOLIC` may mention variables, `PLAIN` does not."""
+
+    STATEMENT = auto()
+    NODE = auto()
+    TUPLE = auto()
+    SYMBOLIC = auto()
+    PLAIN = auto()
+
+
+@cache
+def _kind(cls: type) -> _Kind:
+    if issubclass(cls, Int | Truth):
+        return _Kind.PLAIN
+    kinds = (
+        (Statement, _Kind.STATEMENT), (Node, _Kind.NODE), (tuple, _Kind.TUPLE),
+        (Symbolic, _Kind.SYMBOLIC),
+    )  # fmt: skip
+    return next((kind for base, kind in kinds if issubclass(cls, base)), _Kind.PLAIN)
 
 
 @lru_cache(maxsize=KEPT)
@@ -175,6 +200,7 @@ def registers_read(statement: Statement) -> tuple[tuple[Reg, int], ...]:
     return tuple((r, widths.get(r, 1)) for r in named)
 
 
+@lru_cache(maxsize=KEPT)
 def positions(statement: Statement) -> tuple[RegVar, ...]:
     """The gathered positions in a statement's own expressions, in order of occurrence."""
     found: dict[RegVar, None] = {}
