@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_kernels import random_kernel, run
 
 from fusewright.errors import SpecError
-from fusewright.kir.ir import Alloc, For, Kernel, SyncStatement
+from fusewright.kir.ir import Alloc, Buffer, For, Kernel, SyncStatement
+from fusewright.kir.names import name_symbols
 from fusewright.kir.passes.unroll import unroll, unroll_last
 from fusewright.kir.spec import check_kernel
+from fusewright.kir.substitute import Substitution
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
 
@@ -78,6 +82,55 @@ def test_copies_have_their_own_buffers_and_sync_ids() -> None:
     assert [b.name for b in allocs[1:]] == ["t", "t_1", "t_2"]
     assert [s.id for s in walk_statements(kernel) if isinstance(s, SyncStatement)] == [7, 2, 8, 9]
     check_kernel(kernel, "lowered")
+
+
+def test_copies_of_nested_loops_have_names_that_nothing_else_has() -> None:
+    """So that nothing has to be renamed, and built again, behind it."""
+    kernel = unroll(
+        _kernel(
+            """local u_1: float32[1]
+            u_1[0] = copy(r[0])
+            for (i < 2) unroll {
+            local t: float32[1]
+            t[0] = load x[i]
+            for (j < 3) unroll { local u: float32[1]\n u[0] = copy(t[0])\n r[j] = add(u[0], u_1[0]) }
+            }"""
+        )
+    )
+    allocs = [s.buffer.name for s in walk_statements(kernel) if isinstance(s, Alloc)]
+    assert allocs == ["r", "u_1", "t", "u", "u_2", "u_3", "t_1", "u_4", "u_5", "u_6"]
+    assert "u_6[0] = copy(t_1[0])" in print_kernel(kernel)
+    assert name_symbols(kernel) is kernel
+
+
+def test_loops_in_copies_that_stay_have_variables_of_their_own() -> None:
+    kernel = unroll(
+        _kernel(
+            """for (i < 2) unroll {
+            for (k < 5) { for (j < 2) unroll { r[j] = load x[8*i + k + j] } }
+            }"""
+        )
+    )
+    loops = [s for s in walk_statements(kernel) if isinstance(s, For)]
+    assert len({s.var for s in loops}) == len(loops) == 2
+    assert "r[1] = load x[k + 9]" in print_kernel(kernel)
+    check_kernel(kernel, "lowered")
+
+
+def test_statements_whose_symbols_keep_their_names_stay_the_same_objects() -> None:
+    kernel = _kernel(
+        """if (tx < 3) { local t: float32[1]\n t[0] = copy(r[0])\n r[1] = copy(t[0]) }
+        local t_1: float32[1]
+        t_1[0] = copy(r[2])
+        r[3] = copy(r[0])"""
+    )
+    _, _, second = (s.buffer for s in walk_statements(kernel) if isinstance(s, Alloc))
+    alike = Buffer("t", second.dtype, second.size, second.memory, second.alignment)
+    clash = replace(kernel, body=Substitution(buffers={second: alike}).body(kernel.body))
+    named = name_symbols(clash)
+    assert print_kernel(named) == print_kernel(kernel)
+    kept = [a is b for a, b in zip(named.body, clash.body, strict=True)]
+    assert kept == [True, True, False, False, True]
 
 
 def test_gathered_positions_follow() -> None:

@@ -146,10 +146,10 @@ def _alloc(w: Writer, s: ir.Alloc) -> None:
         case Memory.SHARED:
             base = f"fw_shared + {shared_offset(s)}"
             w.line(f"{ctype}* const {name} = reinterpret_cast<{ctype}*>({base});")
+            tensor.allocated(w, s.buffer)
         case Memory.GLOBAL:
             raise SpecError(f"global buffer {s.buffer} is allocated in a kernel")
     w.in_scope[s.buffer] = None
-    tensor.allocated(w, s.buffer)
 
 
 def _for(w: Writer, s: ir.For) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from fusewright import dtypes
 from fusewright.core.conditions import TRUE
 from fusewright.core.expr import ZERO, floordiv
-from fusewright.core.node import walk
 from fusewright.cuda import asynchronous, ptx
 from fusewright.cuda.writer import Spellings, Writer
 from fusewright.dtypes import DType
@@ -22,6 +21,7 @@ from fusewright.kir import ir
 from fusewright.kir.ir import Buffer, Kernel, Reg
 from fusewright.kir.tensor import TRANSPOSED_NBYTES
 from fusewright.kir.tiles import CHUNK_NBYTES, Major
+from fusewright.kir.traverse import walk_statements
 from fusewright.target import MMA_DEPTH_NBYTES
 
 _TYPES = {
@@ -49,7 +49,7 @@ def _name(s: ir.Mma) -> str:
 
 def product_functions(kernels: Iterable[Kernel]) -> str:
     """A function for each form of product that kernels make."""
-    found = {_name(s): s for k in kernels for s in walk(k) if isinstance(s, ir.Mma)}
+    found = {_name(s): s for k in kernels for s in walk_statements(k) if isinstance(s, ir.Mma)}
     return "".join(_function(name, s) for name, s in found.items())
 
 

@@ -9,7 +9,6 @@ from fusewright import knobs
 from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
 from fusewright.core.expr import Division, Expr, Var
-from fusewright.core.node import walk
 from fusewright.cuda import exprs, scalars, words
 from fusewright.cuda.exprs import Text
 from fusewright.cuda.names import Names
@@ -36,7 +35,7 @@ from fusewright.target import Target
 
 def check_target(s: Statement, target: Target) -> None:
     """Raise UnsupportedError when the target has no such instruction."""
-    feature = s.feature()
+    feature = None if s.is_private else s.feature()
     if feature is not None and not target.has(feature):
         raise UnsupportedError(
             f"{type(s).__name__} needs compute capability {feature.since}, which {target} does not "
@@ -55,13 +54,14 @@ class Writer:
         self.written = frozenset(written_buffers(kernel))
         self.products = tuple(s for s in walk_statements(kernel) if isinstance(s, Mma))
         self.has_roles = any(isinstance(s, Roles) for s in walk_statements(kernel))
-        allocs = [n for n in walk(kernel) if isinstance(n, Alloc)]
+        allocs = [s for s in walk_statements(kernel) if isinstance(s, Alloc)]
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.uncut = frozenset(a.buffer for a in allocs if a.uncut)
         self.variables: dict[Var, Text] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
         self.divisions: dict[Division, Text] = {}  # those in scope that have a name
+        self._texts: dict[Expr, Text] = {}  # what expressions are written as, in this scope
         self._shared: Shared = {} if self.products else shared_divisions(kernel)
         """Not of products: where laps of their rings are unrolled, slots become literals, which a
         quotient with a name, or by an inverse, would hide from the compiler."""
@@ -86,6 +86,7 @@ class Writer:
         body()
         self._depth -= 1
         self.in_scope, self.divisions = outside, named
+        self._texts.clear()
         self.line("}")
 
     def told(self, s: SyncStatement, on: Buffer) -> str:
@@ -129,6 +130,7 @@ class Writer:
             value, name = self.index(d), self.names.of(d, wish_of(d))
             self.line(f"const {'long long' if value.wide else 'int'} {name} = {value.code};")
             self.divisions[d] = Text(name, value.wide, atomic=True)
+            self._texts.clear()
 
     def bind(self, var: Var, *, wide: bool) -> Text:
         """The name of a variable from here on."""
@@ -159,7 +161,10 @@ class Writer:
 
     def index(self, e: Expr) -> Text:
         """The text of an integer expression, with its width."""
-        return exprs.integer(e, self._spell)
+        text = self._texts.get(e)
+        if text is None:
+            text = self._texts[e] = exprs.integer(e, self._spell)
+        return text
 
     def integer(self, e: Expr) -> str:
         """An integer expression."""

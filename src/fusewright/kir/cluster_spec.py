@@ -89,8 +89,9 @@ def _pairs(facts: KernelFacts) -> Iterator[Problem]:
         s = place.statement
         if not isinstance(s, For):
             continue
-        meets = any(t.executed_by() is Team.CLUSTER for t in walk_statements(s))
-        if meets and not is_cluster_uniform(s.extent, facts.kernel):
+        if is_cluster_uniform(s.extent, facts.kernel):
+            continue
+        if any(t.executed_by() is Team.CLUSTER for t in walk_statements(s)):
             yield s, f"blocks of a cluster meet inside, but may run {s.extent} trips each"
 
 

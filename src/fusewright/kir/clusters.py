@@ -17,7 +17,7 @@ KEPT = 4
 def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     """The shared buffers that other blocks of the cluster write, and the mbarriers that count what
     they write, in textual order of the stores."""
-    uses = (u for s in walk_statements(kernel) for u in s.memory_uses())
+    uses = (u for s in walk_statements(kernel) if not s.is_private for u in s.memory_uses())
     return tuple(dict.fromkeys(u.buffer for u in uses if u.rank is not None))
 
 

@@ -14,7 +14,7 @@ from fusewright.kir.substitute import Substitution
 from fusewright.kir.syntax import TEMPLATES
 from fusewright.kir.tiles import Major
 from fusewright.kir.tokens import EXPRESSION_WORDS
-from fusewright.kir.traverse import gathered, positions
+from fusewright.kir.traverse import gathered, own_buffers, positions
 
 N = TypeVar("N", bound=Node)
 
@@ -88,11 +88,22 @@ class _Naming(Substitution):
                 self._merge_positions(node)
             case _:
                 pass
-        return super().node(node)
+        return super().node(node) if self._concerns(node) else node
+
+    def _concerns(self, node: Node) -> bool:
+        """Whether anything that a node may mention has another name. Statements between registers
+        are most of a kernel, and are asked for their buffers alone where nothing else has one."""
+        if not isinstance(node, Statement) or not node.is_private:
+            return True
+        if self.variables or self.arguments:
+            return True
+        return not self.buffers.keys().isdisjoint(own_buffers(node))
 
     def _unused(self, name: str, *taken: Collection[str]) -> str:
-        clean = re.sub(r"\W", "_", name) or "_"
+        clean = name if name.isidentifier() else re.sub(r"\W", "_", name) or "_"
         clean = f"_{clean}" if clean[0].isdigit() else clean
+        if not any(clean in names for names in taken):
+            return clean
         tried = chain((clean,), (f"{clean}_{k}" for k in count(1)))
         return next(s for s in tried if not any(s in names for names in taken))
 
@@ -125,7 +136,9 @@ class _Naming(Substitution):
     def _merge_positions(self, statement: Statement) -> None:
         """One object per gathered register of a statement, so that equal indices are equal."""
         found = positions(statement)
-        first = {(v.reg.buffer, v.reg.index): v for v in gathered(statement)} if found else {}
+        if not found:
+            return
+        first = {(v.reg.buffer, v.reg.index): v for v in gathered(statement)}
         for v in found:
             one = first[v.reg.buffer, v.reg.index]
             if one is not v:

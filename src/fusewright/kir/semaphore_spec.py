@@ -28,6 +28,8 @@ def _semaphores(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _turns(facts: KernelFacts) -> Iterator[Problem]:
+    if not any(isinstance(p.statement, SEMAPHORE_STATEMENTS) for p in facts.acting):
+        return
     yield from turn_problems(facts.kernel)
     yield from gathering_problems(facts.kernel, facts.target)
 

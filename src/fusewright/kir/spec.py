@@ -412,7 +412,8 @@ def _proved(facts: KernelFacts) -> Iterator[Problem]:
     statements = [place.statement for place in facts.places]
     allocated = [s for s in statements if isinstance(s, Alloc) and (s.in_words or s.uncut)]
     if allocated:
-        fit, cut = kept_in_words(facts.kernel), kept_uncut(facts.kernel)
+        fit = kept_in_words(facts.kernel) if any(s.in_words for s in allocated) else ()
+        cut = kept_uncut(facts.kernel) if any(s.uncut for s in allocated) else ()
         for s in allocated:
             if s.in_words and s.buffer not in fit:
                 yield s, f"{s.buffer} is kept in words, but not only loads of whole words fill it"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import cache, lru_cache
 from itertools import chain
 from typing import TypeAlias, TypeVar, cast, get_type_hints
 
-from fusewright.core.expr import Expr, Var, variables
+from fusewright.core.conditions import Truth
+from fusewright.core.expr import Expr, Int, Var, variables
 from fusewright.core.node import Node, symbolic_fields, values_of, with_fields
 from fusewright.core.symbolic import Symbolic
 from fusewright.kir.ir import Body, Buffer, Reg, RegVar, Statement
@@ -139,15 +141,18 @@ class _Gathering:
 
     def _fields(self, found: tuple[object, ...]) -> None:
         for value in found:
-            if isinstance(value, Node):
-                if not isinstance(value, Statement):
-                    self.node(value)
-            elif isinstance(value, tuple):
-                self._fields(cast("tuple[object, ...]", value))
-            else:
-                self.values.append(value)
-                if isinstance(value, Symbolic) and value.leaves:
-                    self._positions(value)
+            match _kind(type(value)):
+                case _Kind.PLAIN:
+                    self.values.append(value)
+                case _Kind.NODE:
+                    self.node(cast("Node", value))
+                case _Kind.TUPLE:
+                    self._fields(cast("tuple[object, ...]", value))
+                case _Kind.SYMBOLIC:
+                    self.values.append(value)
+                    self._positions(cast("Symbolic", value))
+                case _Kind.STATEMENT:
+                    pass
 
     def _positions(self, e: Symbolic) -> None:
         """Gathers the registers through which an expression is read, and those in their places."""
@@ -156,6 +161,27 @@ class _Gathering:
                 self.positions[v] = None
                 self.registers.append(v.reg)
                 self._positions(v.reg.index)
+
+
+class _Kind(Enum):
+    """What is found in fields: `SYMBOLIC` may mention variables, `PLAIN` does not."""
+
+    STATEMENT = auto()
+    NODE = auto()
+    TUPLE = auto()
+    SYMBOLIC = auto()
+    PLAIN = auto()
+
+
+@cache
+def _kind(cls: type) -> _Kind:
+    if issubclass(cls, Int | Truth):
+        return _Kind.PLAIN
+    kinds = (
+        (Statement, _Kind.STATEMENT), (Node, _Kind.NODE), (tuple, _Kind.TUPLE),
+        (Symbolic, _Kind.SYMBOLIC),
+    )  # fmt: skip
+    return next((kind for base, kind in kinds if issubclass(cls, base)), _Kind.PLAIN)
 
 
 @lru_cache(maxsize=KEPT)

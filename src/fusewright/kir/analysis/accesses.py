@@ -178,6 +178,7 @@ def find(kernel: Kernel) -> Found:
     uses = [
         (order, site, _across(use, kernel) if use.buffer in exported else use)
         for order, site in enumerate(places)
+        if not site.statement.is_private
         for use in memory_uses(site.statement)
     ]
     written = {u.buffer for _, _, u in uses if u.writes}.difference(kernel.stored_once)
@@ -299,8 +300,8 @@ def _enumerate(
 
 def _nplaces(lo: Array) -> int:
     """How many different places there are, counted for each iteration."""
-    rows = lo.reshape(-1, lo.shape[-1])
-    return sum(np.unique(row).size for row in rows)
+    rows = np.sort(lo.reshape(-1, lo.shape[-1]), axis=1)
+    return rows.shape[0] + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
 
 
 def _is_enumerated(index: Expr, loop: LoopScope, plan: LoopPlan) -> bool:

@@ -203,7 +203,7 @@ class AsyncRun:
 
     def __post_init__(self) -> None:
         for order, site in enumerate(self.places):
-            if takes_part(site.statement):
+            if not site.statement.is_private and takes_part(site.statement):
                 self._orders[site.path] = order
                 self._around.update(site.path[:k] for k in range(len(site.path)))
         counts = {path: len(v) for path, v in self.values.items()}
@@ -421,12 +421,12 @@ def _sizes(places: Sequence[StatementSite], trips: Mapping[Path, int]) -> dict[V
     """Values of the shape symbols with which the loops run the iterations that stand for them,
     where there are such."""
     found: dict[Var, set[int | None]] = {}
-    for site in places:
-        for loop in site.loops:
-            symbols = variables(loop.node.extent)
-            if loop.trips is None and trips.get(loop.path) and len(symbols) == 1:
-                size = _size(loop.node.extent, symbols[0], trips[loop.path])
-                found.setdefault(symbols[0], set()).add(size)
+    loops = {loop.path: loop for site in places for loop in site.loops if loop.trips is None}
+    for loop in loops.values():
+        symbols = variables(loop.node.extent)
+        if trips.get(loop.path) and len(symbols) == 1:
+            size = _size(loop.node.extent, symbols[0], trips[loop.path])
+            found.setdefault(symbols[0], set()).add(size)
     chosen = {v: next(iter(sizes)) for v, sizes in found.items() if len(sizes) == 1}
     return {v: np.asarray(n, dtype=np.int64) for v, n in chosen.items() if n is not None}
 

@@ -81,7 +81,8 @@ _NONE = Completions({}, {}, {}, RoleOrder({}, ()))
 @lru_cache(maxsize=KEPT)
 def has_operations(kernel: Kernel) -> bool:
     """Whether a kernel has asynchronous operations."""
-    return any(is_asynchronous(site.statement) for site in sites(kernel))
+    acting = (s.statement for s in sites(kernel) if not s.statement.is_private)
+    return any(map(is_asynchronous, acting))
 
 
 def completions(
@@ -163,15 +164,22 @@ def _concerned(s: Statement) -> AsyncKind | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Commits:
-    """The ends of groups by the agent that ends them, in order of time."""
+    """The ends of groups by the agent that ends them, in order of time; `certain` when all of them
+    stand in no branch that only some threads take."""
 
     of: Mapping[Agent, Sequence[Instance]]
     times: Mapping[Agent, Sequence[int]]
+    certain: bool
 
     def position(self, op: Instance) -> tuple[int, int]:
         """Where an operation stands among the commits of its agent, and of all threads."""
         mine = bisect_right(self.times.get(op.agent, ()), op.time)
         return mine, bisect_right(self.times.get(None, ()), op.time)
+
+    def before(self, agent: Agent, time: int) -> int:
+        """How many an agent comes to before a time, of its own and of all threads."""
+        agents = dict.fromkeys((agent, None))
+        return sum(bisect_left(self.times.get(a, ()), time) for a in agents)
 
     def count(self, op: Instance, stop: int, branches: frozenset[Branch]) -> int:
         """Those that the threads of an operation come to certainly before a time, when they are in
@@ -233,7 +241,8 @@ def _commits(events: Sequence[Event]) -> _Commits:
         if isinstance(e.statement, AsyncCommit):
             ended.setdefault(e.instance.agent, []).append(e.instance)
     times = {agent: [i.time for i in found] for agent, found in ended.items()}
-    return _Commits(ended, times)
+    certain = not any(i.branches for found in ended.values() for i in found)
+    return _Commits(ended, times, certain)
 
 
 def _nothing(op: Instance) -> Sequence[Instance] | None:
@@ -259,9 +268,8 @@ def _ends(
                 waits.setdefault(e.instance.agent, []).append((e.instance, s))
         elif s.group() is kind:
             operations.append(e.instance)
-    every = waits.get(None, [])
     out: dict[Instance, Sequence[Instance]] = {}
-    rows: dict[Agent, tuple[list[tuple[Instance, AsyncWait]], list[int]]] = {}
+    rows: dict[Agent, _Waits] = {}
     alike: dict[object, list[Instance]] = {}
     for op in operations:
         if (known := kept(op)) is not None:
@@ -269,28 +277,49 @@ def _ends(
                 out[op] = known
             continue
         if op.agent not in rows:
-            mine = waits.get(op.agent, [])
-            if every and op.agent is not None:
-                mine = sorted((*mine, *every), key=lambda w: w[0].time)
-            rows[op.agent] = mine, [wait.time for wait, _ in mine]
-        found, times = rows[op.agent]
-        first = bisect_right(times, op.time)
+            rows[op.agent] = _waits_of(op.agent, waits, commits)
+        first = bisect_right(rows[op.agent].times, op.time)
         key = op.agent, op.branches, first, commits.position(op)
         if key not in alike:
-            alike[key] = _ends_of(op, found[first:], commits)
+            alike[key] = _ends_of(op, first, rows[op.agent], commits)
         if alike[key]:
             out[op] = alike[key]
     return out
 
 
-def _ends_of(
-    op: Instance, waits: Sequence[tuple[Instance, AsyncWait]], commits: _Commits
-) -> list[Instance]:
-    """The waits that end an operation, of those behind it; others that no commit and no wait stands
-    between have the same."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waits:
+    """The waits that an agent comes to, in order of time, and how many groups end `before` each."""
+
+    found: Sequence[tuple[Instance, AsyncWait]]
+    times: Sequence[int]
+    before: Sequence[int]
+
+
+def _waits_of(
+    agent: Agent,
+    waits: Mapping[Agent, Sequence[tuple[Instance, AsyncWait]]],
+    commits: _Commits,
+) -> _Waits:
+    """The waits of an agent, and of all threads."""
+    found, every = waits.get(agent, ()), waits.get(None, ())
+    if every and agent is not None:
+        found = sorted((*found, *every), key=lambda w: w[0].time)
+    times = [wait.time for wait, _ in found]
+    return _Waits(found, times, [commits.before(agent, time) for time in times])
+
+
+def _ends_of(op: Instance, first: int, waits: _Waits, commits: _Commits) -> list[Instance]:
+    """The waits that end an operation, of those from the `first` behind it on; others that no
+    commit and no wait stands between have the same."""
     out: list[Instance] = []
-    for wait, s in waits:
-        if commits.count(op, wait.time, wait.branches) > s.keep:
+    begun = commits.before(op.agent, op.time + 1)
+    for k in range(first, len(waits.found)):
+        wait, s = waits.found[k]
+        ended = waits.before[k] - begun
+        if not commits.certain:
+            ended = commits.count(op, wait.time, wait.branches)
+        if ended > s.keep:
             out.append(wait)
             if wait.branches <= op.branches:
                 break

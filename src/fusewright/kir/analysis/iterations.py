@@ -107,7 +107,7 @@ def loop_plans(
         counts = use.buffer.memory is Memory.SHARED or use.completes.at_once
         note(site, [use.index] if counts else [], use.predicate)
     for site in places:
-        mbarrier = site.statement.mbarrier_use()
+        mbarrier = None if site.statement.is_private else site.statement.mbarrier_use()
         if mbarrier is not None:
             note(site, mbarrier.steers, TRUE)
     alike: dict[object, list[_Inside]] = {}

@@ -36,7 +36,7 @@ def unguarded(kernel: Kernel) -> tuple[RoleConflict, ...]:
     """The hand-overs between roles that no protocol can order, in textual order."""
     if not any(isinstance(s, Roles) for s in walk_statements(kernel)):
         return ()
-    places = [s for s in sites(kernel) if s.role is not None]
+    places = [s for s in sites(kernel) if s.role is not None and not s.statement.is_private]
     arrivals = _by_role((s, s.statement.arrives_at()) for s in places)
     waits = _by_role((s, s.statement.waits_at()) for s in places)
     found = (
@@ -52,7 +52,7 @@ def unguarded(kernel: Kernel) -> tuple[RoleConflict, ...]:
 def handing_roles(kernel: Kernel) -> frozenset[Path]:
     """The roles among whose threads a barrier may be part of how they hand on to others: they touch
     themselves what other roles touch too, or all of them wait where one arrives for them."""
-    places = [s for s in sites(kernel) if s.role is not None]
+    places = [s for s in sites(kernel) if s.role is not None and not s.statement.is_private]
     if not places:
         return frozenset()
     alone = {

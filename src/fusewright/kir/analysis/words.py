@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fusewright.core.expr import ZERO, constant_value
+from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, For, Kernel, Load
 from fusewright.kir.traverse import bodies_of, own_registers, walk_statements
 from fusewright.memory import Memory
@@ -49,7 +49,7 @@ def _used_otherwise(kernel: Kernel, fills: Callable[[Load], bool]) -> frozenset[
                 pass
             case Compute():
                 others.add(s.dst.buffer)
-                others |= {r.buffer for r in own_registers(s) if constant_value(r.index) is None}
+                others |= {r.buffer for r in own_registers(s) if type(r.index) is not Int}
             case _:
                 others |= {r.buffer for r in own_registers(s)}
     return frozenset(others)

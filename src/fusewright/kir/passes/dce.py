@@ -35,6 +35,8 @@ def remove_dead(kernel: Kernel) -> Kernel:
 @lru_cache(maxsize=KEPT)
 def targets_of_write(s: Statement) -> frozenset[Buffer]:
     """The buffers whose change is all that a statement does; none for one that does more."""
+    if s.is_private:
+        return frozenset([u.reg.buffer for u in registers_written(s)])
     if isinstance(s, SyncStatement) or s.mbarrier_use() is not None or bodies_of(s):
         return frozenset()
     written = {u.reg.buffer for u in registers_written(s)}

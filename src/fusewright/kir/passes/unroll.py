@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
+from operator import is_
 
-from fusewright.core.expr import Var, constant_value
-from fusewright.core.node import rewrite
+from fusewright.core.expr import IntLike, Var, constant_value
 from fusewright.kir.ir import (
     Alloc,
     Body,
@@ -19,6 +19,7 @@ from fusewright.kir.ir import (
     Load,
     Memory,
     Mma,
+    RegVar,
     Statement,
     StMatrix,
     Store,
@@ -27,7 +28,8 @@ from fusewright.kir.ir import (
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import (
     all_variables,
-    map_body,
+    bodies_of,
+    body_fields,
     own_registers,
     walk_statements,
     with_bodies,
@@ -65,49 +67,107 @@ def unroll_last(kernel: Kernel) -> Kernel:
 
 
 def _unrolled(kernel: Kernel, *, is_late: bool) -> Kernel:
-    ids = [s.id for s in walk_statements(kernel) if isinstance(s, SyncStatement)]
-    body = _Unroller(count(max(ids, default=-1) + 1), is_late=is_late).body(kernel.body)
+    if not any(isinstance(s, For) for s in walk_statements(kernel)):
+        return kernel
+    body = _Unroller(kernel, is_late=is_late).body(kernel.body)
     return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
 
 
+class _Trip(Substitution):
+    """What stands for symbols in one iteration of loops that are written out. An iteration behind
+    the first `is_copy`: what is allocated, looped over and synchronised there is its own."""
+
+    is_copy: bool
+
+    def __init__(self, loop: For, k: int, around: _Trip | None) -> None:
+        outer: dict[Var, IntLike] = {} if around is None else around.variables
+        kept = {v: e for v, e in outer.items() if not isinstance(v, RegVar)}
+        super().__init__({**kept, loop.var: k}, None if around is None else around.buffers)
+        self.is_copy = k > 0 or (around is not None and around.is_copy)
+
+
 class _Unroller:
-    """Unrolls from the outside in, so that inner extents become constant first."""
+    """Unrolls from the outside in, so that inner extents become constant first. A statement is
+    copied once, from where it stands in the kernel, however many loops around it are unrolled."""
 
-    def __init__(self, ids: Iterator[int], *, is_late: bool) -> None:
-        self._ids = ids
+    def __init__(self, kernel: Kernel, *, is_late: bool) -> None:
+        statements = list(walk_statements(kernel))
+        ids = [s.id for s in statements if isinstance(s, SyncStatement)]
+        self._ids = count(max(ids, default=-1) + 1)
         self._is_late = is_late
+        self._wanted: dict[For, bool] = {}
+        self._names = _names_of(kernel, statements)
+        self._numbers: dict[str, Iterator[int]] = {}
 
-    def body(self, body: Body) -> Body:
+    def body(self, body: Body, trip: _Trip | None = None) -> Body:
         """The body with its loops unrolled; the same object when there is nothing to do."""
         out: list[Statement] = []
         for s in body:
-            trips = constant_value(s.extent) if isinstance(s, For) else None
-            if isinstance(s, For) and trips is not None and self._is_wanted(s):
-                once = [a for a in walk_statements(s) if _is_shared(a)]
-                out += once
-                loop = rewrite(s, lambda n, gone=once: () if n in gone else n) if once else s
+            trips = self._trips(s, trip)
+            if isinstance(s, For) and trips is not None:
+                if trip is None:
+                    out += [a for a in walk_statements(s) if _is_shared(a)]
                 for k in range(trips):
-                    out += self.body(self._copy(loop, k))
-            else:
+                    out += self.body(s.body, _Trip(s, k, trip))
+            elif trip is None:
                 out.append(with_bodies(s, self.body))
-        same = len(out) == len(body) and all(a is b for a, b in zip(out, body, strict=True))
+            elif not _is_shared(s):
+                out.append(self._copy(s, trip))
+        same = len(out) == len(body) and all(map(is_, out, body))
         return body if same else tuple(out)
 
-    def _is_wanted(self, loop: For) -> bool:
-        return (loop.unroll or counts_registers(loop)) and (self._is_late or not _is_own(loop))
+    def _trips(self, s: Statement, trip: _Trip | None) -> int | None:
+        """The iterations of a loop that is to be written out; None for everything else."""
+        if not isinstance(s, For):
+            return None
+        if s not in self._wanted:
+            asks = s.unroll or counts_registers(s)
+            self._wanted[s] = asks and (self._is_late or not _is_own(s))
+        if not self._wanted[s]:
+            return None
+        return constant_value(s.extent if trip is None else trip.expr(s.extent))
 
-    def _copy(self, loop: For, k: int) -> Body:
-        if k == 0:
-            return Substitution({loop.var: 0}).body(loop.body)
-        return self._renumber(trip_of(loop, k))
+    def _copy(self, s: Statement, trip: _Trip) -> Statement:
+        """A statement as it stands in an iteration."""
+        if trip.is_copy:
+            if isinstance(s, Alloc):
+                b = s.buffer
+                own = Buffer(self._own_name(b), b.dtype, b.size, b.memory, b.alignment, b.tile)
+                trip.buffers[b] = own
+            elif isinstance(s, For):
+                trip.replace(s.var, _own_variable(s, trip))
+        if not body_fields(type(s)):
+            new = trip.node(s)
+            if trip.is_copy and isinstance(new, SyncStatement):
+                return dataclasses.replace(new, id=next(self._ids))
+            return new
+        inside = iter(bodies_of(s))
+        head = trip.node(with_bodies(s, lambda _: ()))
+        return with_bodies(head, lambda _: self.body(next(inside), trip))
 
-    def _renumber(self, body: Body) -> Body:
-        return map_body(body, self._renumber_one)
+    def _own_name(self, b: Buffer) -> str:
+        """A name for a copy of a buffer, which nothing in the kernel has."""
+        numbers = self._numbers.setdefault(b.name, count(1))
+        name = next(n for k in numbers if (n := f"{b.name}_{k}") not in self._names)
+        self._names.add(name)
+        return name
 
-    def _renumber_one(self, s: Statement) -> Statement:
-        if isinstance(s, SyncStatement):
-            return dataclasses.replace(s, id=next(self._ids))
-        return with_bodies(s, self._renumber)
+
+def _names_of(kernel: Kernel, statements: Sequence[Statement]) -> set[str]:
+    """The names that symbols of a kernel have."""
+    dims = (d.var for d in (*kernel.grid, *kernel.block, *kernel.cluster))
+    header = (*kernel.symbols, *dims, *kernel.params, *kernel.maps, *kernel.arguments)
+    return {
+        *(x.name for x in header),
+        *(s.buffer.name for s in statements if isinstance(s, Alloc)),
+        *(s.var.name for s in statements if isinstance(s, For)),
+    }
+
+
+def _own_variable(loop: For, known: Substitution) -> Var:
+    v = loop.var
+    upper = None if v.upper is None else known.expr(v.upper)
+    return Var(v.name, known.expr(v.lower), upper, v.multiple_of)
 
 
 def trip_of(loop: For, k: int) -> Body:
@@ -119,10 +179,7 @@ def trip_of(loop: For, k: int) -> Body:
             new = Buffer(f"{b.name}_{k}", b.dtype, b.size, b.memory, b.alignment, b.tile)
             substitution.buffers[b] = new
         elif isinstance(s, For):
-            v = s.var
-            upper = None if v.upper is None else substitution.expr(v.upper)
-            fresh = Var(v.name, substitution.expr(v.lower), upper, v.multiple_of)
-            substitution.replace(v, fresh)
+            substitution.replace(s.var, _own_variable(s, substitution))
     return substitution.body(loop.body)
 
 
