@@ -64,6 +64,7 @@ from fusewright.fusion.passes.split_reductions import split_reductions
 from fusewright.fusion.passes.split_scans import split_scans
 from fusewright.fusion.passes.store_across import store_across, values_across
 from fusewright.fusion.passes.strip_partials import strip_partials
+from fusewright.fusion.passes.tile_partials import tile_partials
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
@@ -76,7 +77,12 @@ from fusewright.host.groups import MAX_OPERANDS
 from fusewright.host.move_work import move_work
 from fusewright.host.moves import Moves
 from fusewright.host.place import place
-from fusewright.host.product_forms import prepare_products, product_kernels, products_in_place
+from fusewright.host.product_forms import (
+    prepare_products,
+    product_kernels,
+    products_in_place,
+    whole_products,
+)
 from fusewright.host.segment import Segment, segments
 from fusewright.host.subspans import Subspan
 from fusewright.schedule.heuristics.cost import cost
@@ -331,12 +337,16 @@ class _Cut:
 
 
 def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cut]:
-    """The same, and where blocks would walk over rows of a few elements, also as these and their
+    """The same, and where reductions of a product's results could begin in its kernel, also so;
+    where blocks would walk over rows of a few elements, also as these and their
     columns are reduced by kernels of their own, or where the walk computes variances, also as those
     are; and where reductions are cut whose operands clusters might hold, or scans, also with these
     whole."""
     joined = _joined(moves, hoisted, target)
     found = [cut for rows in _by_rows(joined, target) for cut in _walks(rows, target)]
+    tiles = tile_partials(joined, whole_products(target))
+    if tiles is not joined:
+        found += [cut for rows in _by_rows(tiles, target) for cut in _walks(rows, target)]
     return [*found, *_whole(joined, found[0].fusion, target)]
 
 

@@ -7,14 +7,18 @@ import os
 import fuzz_compare
 import pytest
 from fuzz_operands import OperandDrawn
+from fuzz_partials import PartialDrawn
 from fuzz_products import Drawn, WideDrawn
 
 import fusewright as fw
 from fusewright.frontends.tune import build
+from fusewright.fusion.passes.tile_partials import tile_partials
+from fusewright.host.product_forms import whole_products
 from fusewright.host.segment import structure_of
 from fusewright.program import Program
 from fusewright.runtime.tuning_cache import TunedSchedule
 from fusewright.schedule.heuristics.rating import Rated
+from fusewright.target import target_of
 
 START = int(os.environ.get("FUZZ_START", "0"))
 COUNT = int(os.environ.get("FUZZ_COUNT", "600"))
@@ -30,19 +34,33 @@ def program_of_wide(drawn: WideDrawn) -> Program:
     """The program of a product of any type, in which its kernel follows the drawn candidate."""
     fusion = fw.trace(drawn, *drawn.specs())
     with fw.config(float32_matmul="tf32" if drawn.kind == "tf32" else "ieee"):
-        program = fw.compile(fusion, target="sm_90a")
-        products = [k for k in program.kernels if "matmul" in str(k.heuristic) and k.segment]
-        rated = [c for k in products[:1] for c in k.candidates if isinstance(c, Rated)]
-        if drawn.candidate is None or not rated:
-            return program
-        kept = TunedSchedule(rated[int(drawn.candidate * len(rated))].params, ())
-        (segment,) = (k.segment for k in products[:1] if k.segment)
-        own = structure_of(segment.fusion)[0]
-        chosen = lambda s: kept if structure_of(s.fusion)[0] == own else None  # noqa: E731
-        return build(fusion, program.target, chosen)
+        return by_candidate(fusion, drawn.candidate)
 
 
-def problem_of(program: Program, drawn: Drawn | WideDrawn | OperandDrawn) -> str | None:
+def program_of_partials(drawn: PartialDrawn) -> Program:
+    """The program of a product whose kernel makes partial results, where warpgroups multiply."""
+    target = target_of("sm_90a")
+    fusion = tile_partials(fw.trace(drawn, *drawn.specs()), whole_products(target))
+    return by_candidate(fusion, drawn.candidate)
+
+
+def by_candidate(fusion: fw.Fusion, candidate: float | None) -> Program:
+    """The program in which the first kernel with a product follows a candidate, of all its own."""
+    program = fw.compile(fusion, target="sm_90a")
+    products = [k for k in program.kernels if "matmul" in str(k.heuristic) and k.segment]
+    rated = [c for k in products[:1] for c in k.candidates if isinstance(c, Rated)]
+    if candidate is None or not rated:
+        return program
+    kept = TunedSchedule(rated[int(candidate * len(rated))].params, ())
+    (segment,) = (k.segment for k in products[:1] if k.segment)
+    own = structure_of(segment.fusion)[0]
+    chosen = lambda s: kept if structure_of(s.fusion)[0] == own else None  # noqa: E731
+    return build(fusion, program.target, chosen)
+
+
+def problem_of(
+    program: Program, drawn: Drawn | WideDrawn | OperandDrawn | PartialDrawn
+) -> str | None:
     arrays = drawn.arrays()
     result = program.simulate(*arrays)
     if result.races:
@@ -60,6 +78,12 @@ def test_few_products(seed: int) -> None:
 def test_few_products_of_any_type(seed: int) -> None:
     drawn = WideDrawn(seed)
     assert problem_of(program_of_wide(drawn), drawn) is None, seed
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_few_products_whose_results_are_reduced(seed: int) -> None:
+    drawn = PartialDrawn(seed)
+    assert problem_of(program_of_partials(drawn), drawn) is None, str(drawn)
 
 
 def problem_of_operands(seed: int) -> str | None:
@@ -107,3 +131,12 @@ def test_products_of_operands_that_lie_anyhow(start: int) -> None:
     print(f"seeds {start} to {start + CHUNK - 1}")
     for seed in range(start, start + CHUNK):
         assert problem_of_operands(seed) is None, str(OperandDrawn(seed))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("start", range(START, START + COUNT, CHUNK))
+def test_products_whose_results_are_reduced(start: int) -> None:
+    print(f"seeds {start} to {start + CHUNK - 1}")
+    for seed in range(start, start + CHUNK):
+        drawn = PartialDrawn(seed)
+        assert problem_of(program_of_partials(drawn), drawn) is None, str(drawn)

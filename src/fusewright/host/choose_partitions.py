@@ -27,6 +27,7 @@ from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.passes.split_reductions import reduce_in_parts
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.form import Formation, form
+from fusewright.host.products import has_products
 from fusewright.target import Target
 
 
@@ -38,6 +39,8 @@ def formed(fusion: Fusion, target: Target, shortest: int = 1) -> tuple[Fusion, F
     uses = fusion.uses()
     wanted: dict[Tensor, Partition | None] = {}
     for group in formation.groups:
+        if has_products(dict.fromkeys(group)):
+            continue  # parts of tiles, as instructions have them
         partials = [t for t in group if _is_partial(t, uses) and t not in fusion.outputs]
         for t, partition in _partitions(group, partials, target).items():
             wanted |= dict.fromkeys(uses[t], partition)

@@ -79,6 +79,15 @@ def products_in_place(target: Target) -> Callable[[Tensor], bool]:
     )
 
 
+def whole_products(target: Target) -> Callable[[Tensor], bool]:
+    """Which products warpgroups compute, of sizes that are known."""
+    return lambda t: (
+        all(constant_value(e) is not None for e in _extents(t))
+        and sum_of_products_reason(t, target) is None
+        and not is_by_warps(t, target)
+    )
+
+
 def prepare_products(fusion: Fusion, target: Target) -> Fusion:
     """The products of instructions with operands that maps take, long ones in slices, and those
     that are faster so with their operands in each other's place."""

@@ -10,6 +10,7 @@ from fusewright.fusion.ir import (
     IndexMap,
     Input,
     MatMul,
+    Parts,
     Permute,
     Pointwise,
     Reduce,
@@ -22,6 +23,7 @@ from fusewright.fusion.ir import (
     contiguous_strides,
 )
 from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.tile_partials import is_of_tiles
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.strided import Strided, strided_view
 
@@ -53,7 +55,8 @@ def has_products(members: Mapping[Tensor, None]) -> bool:
 
 def product_problem(members: Mapping[Tensor, None]) -> str | None:
     """Why no kernel computes these ops with a product among them; None where there is no product or
-    one does: elementwise work and transpositions of its result, and of values of its axes."""
+    one does: elementwise work and transpositions of its result, and of values of its axes, and
+    reductions of parts of its tiles."""
     products = [t for t in members if isinstance(t.op, MatMul)]
     if not products:
         return None
@@ -97,8 +100,22 @@ def _may_follow(t: Tensor, *, on_result: bool) -> bool:
             return True
         case Broadcast() | Reshape() | IndexMap() | Resize():
             return not on_result and is_reading(t)
+        case Parts(partition=cut):
+            return on_result and is_of_tiles(cut)
+        case Reduce(axes=axes):
+            return on_result and set(axes) <= set(_place_axes(t.op.operands[0]))
         case _:
             return False
+
+
+def _place_axes(t: Tensor) -> list[int]:
+    """The axes that count places in parts of a value's axes; none where it is not in parts."""
+    found: list[int] = []
+    while isinstance(t.op, Parts):
+        first = t.op.axes[0]
+        found += [first + a for a in t.op.partition.place_axes]
+        (t,) = t.op.operands
+    return found
 
 
 def behind_product(values: Sequence[Tensor]) -> int | None:

@@ -89,28 +89,30 @@ def loop_problem(g: FusionGroup, parts: Sequence[FusionGroup], new: Iterable[Ten
     """Why the values of a group could not run in one nest of loops: groups that became one, and
     the ops that were added to them. Notes the widest value. The axis that a broadcast adds is open
     until something with a known axis meets it."""
-    if has_products(g.members) and (problem := product_problem(g.members)) is not None:
+    is_product = has_products(g.members)
+    if is_product and (problem := product_problem(g.members)) is not None:
         return problem
     in_place = any(isinstance(t.op, MatMul | Take | TakeAlong) for t in g.members)
     views = operand_views(g.members) if in_place else set[Tensor]()
     values = [p.widest for p in parts if p.widest is not None]
     values += [t for t in new if not isinstance(t.op, Broadcast) and t not in views]
     is_known = [len(p.reductions) for p in parts] == [len(g.reductions)]
-    if g.reductions:
+    reduces = bool(g.reductions) and not is_product
+    if reduces:
         problem = _scan_problem(g) or _regrouping_problem(g)
         problem = problem or (None if is_known and not _cuts(g) else _nest_problem(g))
         if problem is not None:
             return problem
     widest = g.widest
-    for t in values if not g.reductions else ():
+    for t in values if not reduces else ():
         if widest is None or (not _reaches(g, widest, t) and _reaches(g, t, widest)):
             widest = t
     g.widest = widest
     lost = next((t for t in values if widest is not None and not _reaches(g, widest, t)), None)
     if lost is None:
         return None
-    nest = ("scans" if g.has_scans else "reductions") if g.reductions else "largest value"
-    return f"{lost.name} has axes that the kernel's {nest} lack{'' if g.reductions else 's'}"
+    nest = ("scans" if g.has_scans else "reductions") if reduces else "largest value"
+    return f"{lost.name} has axes that the kernel's {nest} lack{'' if reduces else 's'}"
 
 
 def _nest_problem(g: FusionGroup) -> str | None:

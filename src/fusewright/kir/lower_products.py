@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import FALSE, TRUE, Cond, any_of, less
@@ -44,9 +45,8 @@ from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.tensor import FRAGMENT
 from fusewright.kir.tiles import GROUP_ROWS, Major
 from fusewright.schedule.graph import Stage
-from fusewright.schedule.instructions import instructions_across
+from fusewright.schedule.instructions import THREADS_BY_LANES, instructions_across
 from fusewright.schedule.nest import reduced_loops
-from fusewright.schedule.parallel import Parallel
 from fusewright.schedule.products import PROMOTED_DEPTH, blocks_that_share
 from fusewright.schedule.views import View, class_value, operand, view
 from fusewright.target import MAX_BOX_EXTENT, MMA_COLUMNS_UNIT, WARP_SIZE, WARPGROUP_SIZE
@@ -54,6 +54,45 @@ from fusewright.target import MAX_BOX_EXTENT, MMA_COLUMNS_UNIT, WARP_SIZE, WARPG
 _ISSUER = 0
 _FRAGMENT = (2, 2, 2)
 """Loops inside of a store of matrices: blocks of 8 columns, of 8 rows, neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Team:
+    """The threads of a block by their numbers: a variable of the outermost dimension that they are
+    bound to, which counts `unit` of them each, and what those inside count."""
+
+    outer: Var
+    unit: int
+    inner: dict[Var, int]
+
+    @staticmethod
+    def of(s: Stage, values: Sequence[Expr]) -> _Team:
+        """Those of a stage whose threads are bound to one dimension, or with a dimension each for
+        warps, rows and pairs."""
+        inner: dict[Var, int] = {}
+        unit = 1
+        for dim in reversed(THREADS_BY_LANES):
+            i = next((i for i, x in enumerate(s.loops) if x.parallel is dim), None)
+            if i is None or not isinstance(v := values[i], Var):
+                continue
+            inner[v] = unit
+            unit *= constant_value(s.loops[i].axis.extent) or 1
+        outer = next(reversed(inner))
+        return _Team(outer, inner.pop(outer), inner)
+
+    def number(self, size: int) -> Expr:
+        """Which group of so many threads a thread belongs to."""
+        return floordiv(self.outer, size // self.unit)
+
+    @property
+    def lane(self) -> Expr:
+        """The number of a thread in its warp."""
+        own = mod(self.outer, WARP_SIZE // self.unit) * self.unit
+        return sum((v * n for v, n in self.inner.items()), own)
+
+    def first_of(self, number: Var, size: int) -> dict[Var, Expr]:
+        """Where the first thread of a group of so many threads is."""
+        return {self.outer: number * (size // self.unit), **dict.fromkeys(self.inner, ZERO)}
 
 
 def check_products(stages: Iterable[Stage]) -> None:
@@ -144,10 +183,9 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
         (value,) = d.read(0)
         fn = "copy" if operand_dtype(value) is s.dtype else "cast"
         out += [*d.out, Compute(fn, Reg(registers, Int(k)), (value,))]
-    thread = values[next(i for i, x in enumerate(s.loops) if x.parallel is Parallel.TIDX)]
-    warp, lane = floordiv(thread, WARP_SIZE), mod(thread, WARP_SIZE)
+    team = _Team.of(s, values)
+    warp, lane = team.number(WARP_SIZE), team.lane
     fixed = {v: 0 for v in own if isinstance(v, Var)}
-    assert isinstance(thread, Var)
     w = Var("warp", 0, None)
     _, half, _ = own
     at: list[Expr] = []
@@ -160,7 +198,7 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
                 "give both the same tiles"
             )
         across = half in variables(found[0])  # of the columns, which come last
-        first = substitute(substitute(found[0], fixed), {thread: w * WARP_SIZE})
+        first = substitute(substitute(found[0], fixed), team.first_of(w, WARP_SIZE))
         at.append(substitute(first, {w: warp}))
     named = mod(lane, 8) + floordiv(lane, 16) * 8 if across else mod(lane, 16)
     block = mod(floordiv(lane, 8), 2) if across else floordiv(lane, 16)
@@ -217,9 +255,8 @@ def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[S
     seen = view(graph, s, values)
     step, inside, several, word, half, element = range(len(s.loops) - 6, len(s.loops))
     extent = {i: constant_value(s.loops[i].axis.extent) or 1 for i in range(step, len(s.loops))}
-    thread = next(i for i, x in enumerate(s.loops) if x.parallel is Parallel.TIDX)
-    group = Var("warpgroup", 0, None)
-    fixed = {inside: ZERO, half: ZERO, element: ZERO, thread: group * WARPGROUP_SIZE}
+    team, group = _Team.of(s, values), Var("warpgroup", 0, None)
+    fixed = {inside: ZERO, half: ZERO, element: ZERO}
     apart = instructions_across(extent[word] * MMA_COLUMNS_UNIT)
     words = extent[word] // apart
     count = words * MMA_COLUMNS_UNIT
@@ -233,7 +270,8 @@ def instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[S
         for r, c in itertools.product(range(extent[several]), range(apart)):
             places = {**fixed, step: Int(k), several: Int(r), word: Int(c * words)}
             here = {v: e for i, e in places.items() if isinstance(v := values[i], Var)}
-            a, b = (_matrix(storage, seen, p, here, group, values[thread]) for p in (0, 1))
+            here |= team.first_of(group, WARPGROUP_SIZE)
+            a, b = (_matrix(storage, seen, p, here, group, team) for p in (0, 1))
             accumulator = Reg(sums, Int((r * apart + c) * count // 2))
             out.append(Mma(accumulator, a, b, count, TRUE if k % every else again))
         if sums is not total and (k % every == every - 1 or k == extent[step] - 1):
@@ -274,7 +312,7 @@ def _matrix(
     position: int,
     here: Mapping[Var, IntLike],
     group: Var,
-    thread: Expr,
+    team: _Team,
 ) -> Matrix:
     """Operand `position` of an instruction: where its rows of m or n, and columns of k, begin."""
     product = seen.stage
@@ -295,10 +333,10 @@ def _matrix(
                 "both the same tiles"
             )
         first = substitute(value, here)
-        at.append(substitute(first, {group: floordiv(thread, WARPGROUP_SIZE)}))
+        at.append(substitute(first, {group: team.number(WARPGROUP_SIZE)}))
     deep = storage.graph.depends(p.loops[box.loops[1]].axis, product.frame.reduced)
     major = Major.K if deep else Major.MN
-    strange = [v for e in at for v in variables(e) if v is not thread]
+    strange = [v for e in at for v in variables(e) if v is not team.outer]
     if strange:
         raise ScheduleError(
             f"{product.name} reads {p.name} at {', '.join(map(str, at))}: the tile does not begin "

@@ -27,6 +27,9 @@ from fusewright.target import (
 )
 
 _WARP_ROWS, _GROUP_ROWS, _PAIR = 16, 8, 2
+THREADS_BY_LANES = (Parallel.TIDZ, Parallel.TIDY, Parallel.TIDX)
+"""What warps, the rows of their lanes and the pairs of columns of these are bound to, where each
+has a dimension of its own: threads have the same numbers as along one."""
 _WARP_COLUMNS = 2 * MMA_COLUMNS_UNIT
 """Of a warp's tile, at least: one load of matrices brings the second operand for two
 instructions."""
@@ -89,9 +92,13 @@ def instructions_across(columns: int) -> int:
     return max(1, -(-columns // MAX_MMA_COLUMNS))
 
 
-def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop, ...]:
+def mma_loops(
+    graph: AxisGraph, s: Stage, warpgroups: int | None, *, by_lanes: bool = False
+) -> tuple[Loop, ...]:
     """The loops of a product with those of its tile (the last three: rows, columns, depth) inside
-    of matrix instructions. Raises ScheduleError, with the numbers, for what no instruction does."""
+    of matrix instructions; with `by_lanes` warps, the rows of their lanes and the pairs of columns
+    have a dimension of the block each. Raises ScheduleError, with the numbers, for what no
+    instruction does."""
     what = f"mma({s.name})"
     _check_product(s, what, MMA_DTYPES)
     outer, (m, n, k) = _tile(graph, s, what)
@@ -123,7 +130,11 @@ def mma_loops(graph: AxisGraph, s: Stage, warpgroups: int | None) -> tuple[Loop,
     pair, element = graph.split(n, _PAIR)
     step, inside = graph.split(k.axis, depth)
     instruction = (step, inside, several, word, half, element)
-    return _bound(graph, outer, (group, warp, row, pair), instruction)
+    if not by_lanes:
+        return _bound(graph, outer, (group, warp, row, pair), instruction)
+    threads = zip((graph.merge(group, warp), row, pair), THREADS_BY_LANES, strict=True)
+    inside = (Loop(c, Parallel.MMA) for c in instruction)
+    return (*outer, *(Loop(c, dim) for c, dim in threads), *inside)
 
 
 def warp_loops(graph: AxisGraph, s: Stage, warps: tuple[int, int]) -> tuple[Loop, ...]:

@@ -420,7 +420,11 @@ class ScheduledTensor(TensorPasses):
         return self
 
     def mma(
-        self, warpgroups: int | None = None, warps: tuple[int, int] | None = None
+        self,
+        warpgroups: int | None = None,
+        warps: tuple[int, int] | None = None,
+        *,
+        by_lanes: bool = False,
     ) -> ScheduledTensor:
         """Computes a product by the matrix instructions of warpgroups, or of single `warps`. Its
         last three loops run over a tile of rows, of columns and of the axis that is summed over:
@@ -431,7 +435,9 @@ class ScheduledTensor(TensorPasses):
         Thread 128 g + 32 w + l holds row 64 (m/64/warpgroups g + i) + 16 w + 8 h + l // 4, column
         8 j + 2 (l % 4) + e. `warpgroups` share the rows, by default 64 each. `warps` (a, b) share
         rows and columns; TIDx has 32 a b threads, m/(16 a) follows, and warp b v + w has rows
-        m/a v + 16 i and columns n/b w + 8 j on.
+        m/a v + 16 i and columns n/b w + 8 j on. With `by_lanes` the same threads of warpgroups
+        have three loops, TIDz{4 warpgroups}, TIDy{8} (l // 4) and TIDx{4} (l % 4), so that
+        reductions of results run over rows, or columns, of a warp's lanes.
         """
         s, graph = self.stage, self._schedule.flow.graph
         if warps is not None and warpgroups is not None:
@@ -439,7 +445,13 @@ class ScheduledTensor(TensorPasses):
                 f"mma({self.name}, warpgroups={warpgroups}, warps={warps}): instructions are those "
                 "of warpgroups or of single warps; give one of the two"
             )
-        loops = warp_loops(graph, s, warps) if warps else mma_loops(graph, s, warpgroups)
+        if warps is not None and by_lanes:
+            raise ScheduleError(
+                f"mma({self.name}, warps={warps}, by_lanes=True): only the threads of warpgroups "
+                "have loops of their own; leave one of the two out"
+            )
+        by_groups = mma_loops(graph, s, warpgroups, by_lanes=by_lanes) if warps is None else ()
+        loops = by_groups if warps is None else warp_loops(graph, s, warps)
         if s.inline_depth > len(s.loops) - 3:
             raise ScheduleError(f"mma({self.name}): its tile is shared with readers; inline after")
         self._commit(loops)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusewright.core.expr import Int, Var
+from fusewright.core.expr import ONE, Int, Var, constant_value
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import (
     Alloc,
@@ -28,11 +28,13 @@ def load_role_warps(kernel: Kernel, registers: tuple[int, ...]) -> range:
     those that compute, the four of a warpgroup. Raises ScheduleError where there is no room."""
     n, first = kernel.nthreads, kernel.nthreads // WARP_SIZE
     unit = WARPGROUP_SIZE if registers else WARP_SIZE
-    if n % unit or any(d.extent is not kernel.block[0].extent and str(d.extent) != "1"
-                       for d in kernel.block[1:]):  # fmt: skip
+    outer = _outer(kernel)
+    inside = n // (constant_value(kernel.block[outer].extent) or 1)
+    if n % unit or unit % inside:
+        shape = " x ".join(str(d.extent) for d in kernel.block)
         raise ScheduleError(
-            f"{kernel.name} has a block of {n} threads; warps of their own for copies take one "
-            f"dimension of a multiple of {unit}"
+            f"{kernel.name} has a block of {shape} threads; warps of their own for copies take a "
+            f"multiple of {unit} of them, and a last dimension that counts no more than {unit}"
         )
     if n + unit > MAX_THREADS_PER_BLOCK:
         raise ScheduleError(
@@ -43,22 +45,29 @@ def load_role_warps(kernel: Kernel, registers: tuple[int, ...]) -> range:
     return range(first, first + unit // WARP_SIZE)
 
 
+def _outer(kernel: Kernel) -> int:
+    """The last dimension of a block that has several threads, which warps are added along."""
+    return max((i for i, d in enumerate(kernel.block) if d.extent != ONE), default=0)
+
+
 def with_roles(
     kernel: Kernel, made: Body, load: Body, math: Body, warps: range, registers: tuple[int, ...]
 ) -> Kernel:
     """The kernel whose added warps run `load` while the others run `math`, behind `made`."""
     first = tuple(s for s in math if _is_shared(s) or isinstance(s, PrefetchMap))
     rest = tuple(s for s in math if s not in first)
-    x = kernel.block[0]
+    outer = _outer(kernel)
+    x = kernel.block[outer]
     n = warps.stop * WARP_SIZE
+    count = n * (constant_value(x.extent) or 1) // kernel.nthreads
     sets = _registers(kernel, n, warps, registers) if registers else ((), ())
     roles = (
         Role(0, warps.start, (*sets[1], *rest)),
         Role(warps.start, warps.stop, (*sets[0], *load)),
     )
     body = (*made, *first, Roles(roles))
-    wide = Var(x.var.name, 0, n - 1)
-    block = (Dim(wide, Int(n)), *kernel.block[1:])
+    wide = Var(x.var.name, 0, count - 1)
+    block = (*kernel.block[:outer], Dim(wide, Int(count)), *kernel.block[outer + 1 :])
     least = max(1, kernel.min_blocks) if registers else kernel.min_blocks
     body = Substitution({x.var: wide}).body(body)
     return replace(kernel, body=body, block=block, min_blocks=least)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fusewright.core.expr import constant_value
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import MatMul, Permute, Pointwise, ViewBase
+from fusewright.fusion.ir import MatMul, Permute, Pointwise, Reduce, ViewBase
 from fusewright.fusion.strided import Strided, box_problem
 from fusewright.memory import Memory
 from fusewright.schedule.copies import put_first
@@ -34,7 +34,10 @@ from fusewright.schedule.heuristics.product_plans import (
 from fusewright.schedule.heuristics.product_suffix import (
     Suffix,
     can_stage,
+    columns_in_parts,
     is_computed,
+    parts_fit,
+    reductions,
     suffix_of,
     tiles_read,
 )
@@ -124,7 +127,7 @@ class MatmulScheduler(ProductScheduler):
         if problem is not None:
             yield Refused("tiles on matrix instructions", problem)
             return
-        plans = [p for p in self._plans() if self._fits(p.rows, p.columns) and self._has_room(p)]
+        plans = [p for p in self._plans() if self._fits(p) and self._has_room(p)]
         alone = [p for p in plans if p.cluster_size == 1 and not p.ahead]
         shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
         suffix = suffix_of(self.flow, self._product)
@@ -209,9 +212,12 @@ class MatmulScheduler(ProductScheduler):
             )
         )
 
-    def _fits(self, rows: int, columns: int) -> bool:
+    def _fits(self, plan: ProductPlan) -> bool:
         """Whether rows of the operands' tiles are wide enough for an exchange of chunks, or are
-        whole panels of the widest one."""
+        whole panels of the widest one, and tiles hold the parts of what is reduced."""
+        rows, columns = plan.rows, plan.columns
+        if not parts_fit(self.flow, self._product, plan):
+            return False
         pairs = [(o, x) for p in self._products for o, x in zip(p.operands, (0, 1), strict=True)]
         for o, position in pairs:
             nbytes, source = (rows, columns)[position] * o.dtype.nbytes, strided_operand(o)
@@ -245,7 +251,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     inside = around + (plan.splits > 1)
     s.transform_like(product, [*operands, *ahead, *(y for y, _ in staged)])
     for p in products:
-        p.mma(plan.warpgroups)
+        p.mma(plan.warpgroups, by_lanes=bool(reductions(s.flow)))
     for o in operands:
         o.parallelize(-1, Parallel.BULK)
         o.parallelize(-2, Parallel.BULK)
@@ -256,6 +262,9 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
         o.parallelize(-1, Parallel.BULK)
         o.parallelize(-2, Parallel.BULK)
     s.transform_like(product, suffix)
+    each = columns_in_parts(s.flow, product.stage)
+    if each and not staged:
+        _by_parts(s, suffix, each)
     for y, c in staged:
         if plan.staged < plan.columns:
             y.split(-1, plan.staged)
@@ -263,7 +272,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
             y.parallelize(around, Parallel.UNROLL)
         y.parallelize(-1, Parallel.BULK)
         y.parallelize(-2, Parallel.BULK)
-        _in_matrices(c, around, plan)
+        _in_matrices(c, around, plan, each)
         s.transform_like(c, [t for t in suffix if not t.stage.is_staged])
         for i in (-3, -2, -1):
             c.parallelize(i, Parallel.MMA)
@@ -305,12 +314,23 @@ def _staged(y: ScheduledTensor) -> ScheduledTensor:
     return y.cache_before(by="stmatrix")
 
 
-def _in_matrices(c: ScheduledTensor, around: int, plan: ProductPlan) -> None:
-    """`[.., TIDx, j, h, e] -> [.., part, TIDx, j/2, 2, h, e]` with parts of some columns."""
+def _by_parts(s: Schedule, suffix: Sequence[ScheduledTensor], each: int) -> None:
+    """`[.., TIDx, j, h, e] -> [.., TIDx, j/n, n, h, e]` for all that is computed of a product's
+    results, where `n` words are the `each` columns of a part of what is reduced."""
+    whole = next(t for t in suffix if not isinstance(t.stage.op, Reduce))
+    whole.split(-3, each // MMA_COLUMNS_UNIT)
+    s.transform_like(whole, suffix)
+
+
+def _in_matrices(c: ScheduledTensor, around: int, plan: ProductPlan, each: int) -> None:
+    """`[.., TIDx, j, h, e] -> [.., part, TIDx, j/2, 2, h, e]` with parts of some columns; where
+    `each` columns are reduced together, with a loop over those."""
     if plan.staged < plan.columns:
         c.split(-3, plan.staged // MMA_COLUMNS_UNIT)
         c.reorder({-4: around})
     c.split(-3, 2)
+    if each:
+        c.split(-4, each // (2 * MMA_COLUMNS_UNIT))
 
 
 @edit("separate_operands")

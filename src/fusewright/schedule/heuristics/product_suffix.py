@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.fusion.ir import Pointwise
+from fusewright.axes.classes import AxisClass
+from fusewright.fusion.ir import Parts, Pointwise, Reduce
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
-from fusewright.schedule.heuristics.product_plans import STAGED_ITEMSIZE
+from fusewright.schedule.heuristics.product_plans import STAGED_ITEMSIZE, ProductPlan
 from fusewright.schedule.heuristics.work import element_instructions
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.precision import fast_forms
@@ -35,7 +36,7 @@ class Suffix:
 
     instructions: float = 0.0
     loaded: int = 0
-    stored: int = 0
+    stored: float = 0
     boxed: int = 0
 
 
@@ -94,12 +95,53 @@ def suffix_of(flow: Dataflow, product: Stage) -> Suffix:
     forms = fast_forms(flow.stages, consumers_of(flow))
     behind = [s for s in flow.stages if is_computed(s) and numel(s.shape) == numel(product.shape)]
     boxed = [y for y in flow.outputs if can_stage(flow, product, y)]
+    apart = [y for y in flow.outputs if y not in boxed]
     return Suffix(
-        sum(element_instructions(s, forms.get(s)) for s in behind),
+        sum(element_instructions(s, forms.get(s)) for s in behind) + len(reductions(flow)),
         sum(x.dtype.nbytes for x, _ in tiles_read(flow, product)),
-        sum(y.dtype.nbytes for y in flow.outputs if y not in boxed),
+        sum(y.dtype.nbytes * numel(y.shape) / numel(product.shape) for y in apart),
         sum(y.dtype.nbytes for y in boxed),
     )
+
+
+def reductions(flow: Dataflow) -> list[Stage]:
+    """The reductions of parts of tiles behind a product; each takes an instruction for a place."""
+    return [s for s in flow.stages if isinstance(s.op, Reduce)]
+
+
+def parts_fit(flow: Dataflow, product: Stage, plan: ProductPlan) -> bool:
+    """Whether tiles, and those of results that leave together, hold whole parts of what is reduced,
+    and all tiles, in whole clusters, as many places beyond an edge as the parts have."""
+    rows, columns = (flow.graph.normal(c) for c in product.frame.output[-2:])
+    for s in flow.stages:
+        if not isinstance(s.op, Parts):
+            continue
+        cut, axis = s.op.partition, _cut_axis(s)
+        if flow.graph.depends(axis, [rows]):
+            extent, together = plan.rows, plan.cluster[0]
+        elif flow.graph.depends(axis, [columns]):
+            extent, together = plan.columns, plan.cluster[1]
+            if plan.staged % cut.each:
+                return False
+        else:
+            return False
+        whole = extent * together
+        if extent % cut.each or -(-cut.size // whole) * whole != cut.count * cut.each:
+            return False
+    return True
+
+
+def columns_in_parts(flow: Dataflow, product: Stage) -> int:
+    """The columns of a part, 0 where no columns are reduced."""
+    columns = product.frame.output[-1]
+    own = [s for s in flow.stages if isinstance(s.op, Parts)]
+    across = (s for s in own if flow.graph.depends(_cut_axis(s), [columns]))
+    return next((s.op.partition.each for s in across if isinstance(s.op, Parts)), 0)
+
+
+def _cut_axis(s: Stage) -> AxisClass:
+    assert isinstance(s.op, Parts)
+    return s.operands[0].frame.output[s.op.axes[0]]
 
 
 def can_stage(flow: Dataflow, product: Stage, y: Stage) -> bool:

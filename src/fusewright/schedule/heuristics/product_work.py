@@ -74,7 +74,8 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     whole = numel(first.shape)
     read = {o.stored: o for s in moved for o in s.operands if o.stored.memory is Memory.GLOBAL}
     loaded = sum(o.dtype.nbytes for o in read.values() if numel(o.shape) == whole)
-    stored = sum(s.dtype.nbytes for s in moved if s.memory is Memory.GLOBAL)
+    left = [s for s in moved if s.memory is Memory.GLOBAL]
+    stored = sum(s.dtype.nbytes * numel(s.shape) / whole for s in left)
     return ProductWork(tiles, trips_of(serial), step, sums * loaded, sums * stored)
 
 

@@ -30,6 +30,7 @@ from fusewright.schedule.heuristics.matmul import (
     tiles_of_operands,
 )
 from fusewright.schedule.heuristics.product_plans import rows_of_group
+from fusewright.schedule.heuristics.product_suffix import reductions
 from fusewright.schedule.heuristics.warp_plans import (
     WarpPlan,
     ranked,
@@ -75,6 +76,8 @@ class WarpMatmulScheduler(ProductScheduler):
     def _problem(self) -> str | None:
         if not self._target.has(Feature.CP_ASYNC):
             return f"{self._target} has no copies by threads to shared memory"
+        if reduced := reductions(self.flow):
+            return f"{reduced[0].name} reduces parts of tiles that warpgroups hold"
         dtypes = {o.dtype: o for p in self._products for o in p.operands}
         for dtype, o in dtypes.items():
             if dtype.name not in WARP_MMA_DTYPES:
