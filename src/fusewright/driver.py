@@ -402,16 +402,11 @@ class _Compiler:
             infos = [TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in named]
             count = len(moves.reads)
             arrays = tuple(infos[:count]), tuple(infos[count:])
+            found = cost(move_work(moves), self.target)
             kernel = Kernel(
-                final,
-                self.target,
-                *arrays,
-                moves.values,
-                "",
-                companions=self.made,
-                lowered=lowered,
-                cost=cost(move_work(moves), self.target),
-            )
+                final, self.target, *arrays, moves.values, "", companions=self.made,
+                lowered=lowered, cost=found,
+            )  # fmt: skip
             self.kernels[key] = Made(kernel, (), ())
         return Dispatch(self.kernels[key].kernel, moves.reads, moves.writes, moves.values)
 
