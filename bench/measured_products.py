@@ -18,7 +18,7 @@ from typing import Any
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
     ProductPlan,
-    Sizes,
+    ProductSizes,
     in_order,
 )
 from fusewright.schedule.products import is_promoted
@@ -51,7 +51,7 @@ class Measured:
     that are `exchanged` stand in each other's place in `sizes`, too."""
 
     name: str
-    sizes: Sizes
+    sizes: ProductSizes
     plan: ProductPlan
     us: float
     slices: int = 1
@@ -74,7 +74,7 @@ def few_rows() -> Iterator[Measured]:
         staged = columns if slices == 1 else 0
         plan = ProductPlan(rows, columns, 64, rows // 64, r["stages"], staged)
         shape = "x".join(map(str, r["shape"]))
-        sizes = Sizes(slices, m, n, k // slices)
+        sizes = ProductSizes(slices, m, n, k // slices)
         yield Measured(
             name, sizes, plan, r["us"], slices, group=f"{shape}, few rows, H200",
             exchanged=r["exchanged"],
@@ -85,7 +85,7 @@ def large() -> Iterator[Measured]:
     """Products that fill the chip: by the file, the row and, of plans in clusters, the column."""
     wide, tall, narrow = _plan(128, 256, 4), _plan(256, 128, 3), _plan(128, 192, 4)
     below, beside = {"cluster": (2, 1)}, {"cluster": (1, 2)}
-    c4, c8, odd = (Sizes(1, m, n, n) for m, n in ((4096, 4096), (8192, 8192), (4097, 4104)))
+    c4, c8, odd = (ProductSizes(1, m, n, n) for m, n in ((4096, 4096), (8192, 8192), (4097, 4104)))
     clusters = "product-clusters-2026-11-24-h200.json"
     for sizes, name in ((c4, "TN 4096x4096x4096"), (c8, "TN 8192x8192x8192")):
         yield _of(clusters, name, "fusewright", sizes, wide)
@@ -101,17 +101,17 @@ def large() -> Iterator[Measured]:
     in_place = replace(odd, lines=(STRADDLED, STRADDLED))
     yield _of("products-2026-11-22-h200.json", name, "fusewright", in_place, wide)
     day = "products-2026-11-23-h200.json"
-    yield _of(day, "TT 8192x8192x4096", "fusewright", Sizes(1, 8192, 8192, 4096), wide)
+    yield _of(day, "TT 8192x8192x4096", "fusewright", ProductSizes(1, 8192, 8192, 4096), wide)
     pair = _plan(128, 128, 4, products=2)
-    yield _of(day, "gated 8192x14336x4096", "fusewright", Sizes(1, 8192, 14336, 4096), pair)
+    yield _of(day, "gated 8192x14336x4096", "fusewright", ProductSizes(1, 8192, 14336, 4096), pair)
     few = _plan(128, 64, 8)
-    yield _of(day, "TN 256x4096x4096", "fusewright", Sizes(1, 256, 4096, 4096), few)
+    yield _of(day, "TN 256x4096x4096", "fusewright", ProductSizes(1, 256, 4096, 4096), few)
     evening = "products-2026-11-23-evening-h200.json"
     for n in (4096, 8192):
         kinds = (("tf32 TN", 4, (128, 256)), ("fp8", 1, (128, 192)))
         for kind, itemsize, (rows, columns) in kinds:
             plan = _plan(rows, columns, 4, itemsize=itemsize)
-            sizes = Sizes(1, n, n, n, itemsize)
+            sizes = ProductSizes(1, n, n, n, itemsize)
             yield _of(evening, f"{kind} {n}x{n}x{n}", "fusewright", sizes, plan)
 
 
@@ -130,7 +130,7 @@ def _of_form(r: dict[str, Any]) -> Measured:
     m, n = (n, m) if r["exchanged"] else (m, n)
     plan = ProductPlan(**{**r["plan"], "cluster": tuple(r["plan"]["cluster"])})
     slices = r["slices"]
-    sizes = Sizes(slices, m, n, k // slices)
+    sizes = ProductSizes(slices, m, n, k // slices)
     return Measured(
         f"{r['case']} {r['form']}", sizes, plan, r["us"], slices, group=r["case"],
         exchanged=r["exchanged"],
@@ -148,7 +148,7 @@ def beside() -> Iterator[Measured]:
         if r["promotion"] == PROMOTION and r["form"].startswith("matmul("):
             m, n, k = map(int, r["case"].split("x"))
             lines = _lines(2 * k)
-            sizes = Sizes(1, m, n, k, lines=(lines, lines))
+            sizes = ProductSizes(1, m, n, k, lines=(lines, lines))
             name = f"{r['case']} {r['form']}"
             yield Measured(
                 name, sizes, plan_of_text(r["form"], 2), r["us"], memory=H100_NBYTES_PER_US,
@@ -161,7 +161,7 @@ def batches() -> Iterator[Measured]:
     for r in _json("product-batches-2026-11-27-h100.json")["forms"]:
         if "plan" in r:
             b, m, n, k = map(int, r["case"].split("x"))
-            sizes, kind = Sizes(b, m, n, k), "batch " + r["case"]
+            sizes, kind = ProductSizes(b, m, n, k), "batch " + r["case"]
             plan = replace(in_order(ProductPlan(depth=64, **r["plan"]), sizes, TARGET), blocks=132)
             yield Measured(
                 f"{kind} {r['form']}", sizes, plan, r["us"], memory=H100_NBYTES_PER_US, group=kind
@@ -193,7 +193,7 @@ def suites() -> Iterator[Measured]:
                     )  # fmt: skip
 
 
-def _sizes_of_name(name: str) -> Iterator[Sizes]:
+def _sizes_of_name(name: str) -> Iterator[ProductSizes]:
     """Of a case of the suite, the product of its name; none with a function behind it."""
     if (found := PLAIN.fullmatch(name)) is not None:
         _, a, b, *sizes = found.groups()
@@ -201,13 +201,15 @@ def _sizes_of_name(name: str) -> Iterator[Sizes]:
         pitches = [k if a == "T" else m, k if b == "N" else n]
         if all(p % 8 == 0 for p in pitches):
             first, second = (_lines(2 * p) for p in pitches)
-            yield Sizes(1, m, n, k, lines=(first, second), across=(a == "N", b == "T"))
+            yield ProductSizes(1, m, n, k, lines=(first, second), across=(a == "N", b == "T"))
     elif (found := BATCH.fullmatch(name)) is not None:
         b, m, n, k = map(int, found.groups())
-        yield Sizes(b, m, n, k, lines=(_lines(2 * k),) * 2)
+        yield ProductSizes(b, m, n, k, lines=(_lines(2 * k),) * 2)
 
 
-def _placed(sizes: Sizes, plan: ProductPlan, *, is_sliced: bool) -> Iterator[tuple[int, Sizes]]:
+def _placed(
+    sizes: ProductSizes, plan: ProductPlan, *, is_sliced: bool
+) -> Iterator[tuple[int, ProductSizes]]:
     """The slices, and the sizes of one of them, with whose order a plan agrees: with operands in
     either place."""
     counts = range(2, TARGET.multiprocessors + 1) if is_sliced else (1,)
@@ -249,7 +251,7 @@ def _plan(
 
 
 def _of(
-    file: str, name: str, column: str, sizes: Sizes, plan: ProductPlan, beside: float = 0.0
+    file: str, name: str, column: str, sizes: ProductSizes, plan: ProductPlan, beside: float = 0.0
 ) -> Measured:
     """A row of a file without so many microseconds of kernels beside the product; of plans the
     column whose tile and cluster are given as `tile, .*cluster`."""

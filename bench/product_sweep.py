@@ -41,7 +41,7 @@ from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
     STAGED_ITEMSIZE,
     ProductPlan,
-    Sizes,
+    ProductSizes,
     in_split_clusters,
     menu_plans,
 )
@@ -91,7 +91,7 @@ class Form:
     exchanged: bool
     plan: ProductPlan
     us: float
-    sizes: Sizes
+    sizes: ProductSizes
     slices: int = 1
 
     @property
@@ -115,7 +115,7 @@ def forms(m: int, n: int, k: int) -> list[Form]:
     """The forms of a product that are predicted fastest, of each mode so many as `MOST` says."""
     found: list[Form] = []
     for exchanged in (False, True) if m <= FEW_ROWS else (False,):
-        sizes = Sizes(1, n, m, k) if exchanged else Sizes(1, m, n, k)
+        sizes = ProductSizes(1, n, m, k) if exchanged else ProductSizes(1, m, n, k)
         found += _forms(sizes, exchanged)
     out: list[Form] = []
     for mode, most in MOST.items() if (m, n, k) not in LARGE else (("whole", MOST["whole"]),):
@@ -124,7 +124,7 @@ def forms(m: int, n: int, k: int) -> list[Form]:
     return out
 
 
-def _forms(sizes: Sizes, exchanged: bool) -> Iterator[Form]:
+def _forms(sizes: ProductSizes, exchanged: bool) -> Iterator[Form]:
     """All of them. Exchanged results leave by threads, across."""
     plans = list(menu_plans(sizes, TARGET, outputs=0 if exchanged else 1))
     for p in plans:
@@ -146,7 +146,7 @@ def _forms(sizes: Sizes, exchanged: bool) -> Iterator[Form]:
                 yield Form("two kernels", exchanged, p, us, part, slices)
 
 
-def _half(sizes: Sizes, exchanged: bool, p: ProductPlan) -> Iterator[Form]:
+def _half(sizes: ProductSizes, exchanged: bool, p: ProductPlan) -> Iterator[Form]:
     """A plan with a ring of which two fit a multiprocessor, where that is one of some tiles."""
     staged = min(p.staged, 64)
     room = TARGET.shared_nbytes_per_block // 2 - 2 * BARRIERS_NBYTES
@@ -157,13 +157,13 @@ def _half(sizes: Sizes, exchanged: bool, p: ProductPlan) -> Iterator[Form]:
         yield Form("half", exchanged, half, predicted_us(sizes, half, TARGET), sizes)
 
 
-def _sums_us(part: Sizes) -> float:
+def _sums_us(part: ProductSizes) -> float:
     """Microseconds of the kernel that sums slices."""
     moved = 8 * part.batch * part.rows * part.columns
     return TARGET.calibration.sums_launch_us + moved / TARGET.memory_nbytes_per_us
 
 
-def _split(sizes: Sizes, exchanged: bool, p: ProductPlan, splits: int) -> Iterator[Form]:
+def _split(sizes: ProductSizes, exchanged: bool, p: ProductPlan, splits: int) -> Iterator[Form]:
     """Blocks that share the depth, in at most two waves and at least a third of one."""
     blocks, steps = splits * p.tiles(sizes), sizes.depth // p.depth // splits
     sms = TARGET.multiprocessors

@@ -19,7 +19,7 @@ from fusewright.kernel import Kernel, TensorInfo
 from fusewright.program import Program
 from fusewright.programs.model import Dispatch
 from fusewright.schedule.heuristics.cost import Cost, cost
-from fusewright.schedule.heuristics.work import Array, Work
+from fusewright.schedule.heuristics.work import MovedArray, Work
 from fusewright.sim.traffic import traffic
 from fusewright.target import Target, target_of
 
@@ -135,8 +135,8 @@ def _copy(read: int, written: int, target: Target) -> Work:
     with 16 bytes a thread."""
     blocks = max(1, -(-max(read, written) // 4096))
     arrays = (
-        Array("source", read, (float(read),), False),
-        Array("copy", written, (float(written),), True),
+        MovedArray("source", read, (float(read),), False),
+        MovedArray("copy", written, (float(written),), True),
     )
     lines = (read + written) / 128
     return Work(blocks, 256, 1, 0, arrays[: 2 if written else 1], lines, 0, 0, 0, 0, 1, 32, 40, 16)

@@ -15,7 +15,7 @@ from fusewright.fusion.ir import MatMul
 from fusewright.host.product_forms import is_swapped, product_slices
 from fusewright.kir.ir import StMatrix
 from fusewright.kir.traverse import walk_statements
-from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes
+from fusewright.schedule.heuristics.product_plans import ProductPlan, ProductSizes
 from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.target import target_of
 
@@ -116,7 +116,7 @@ def predicted(row: dict[str, Any]) -> float:
     if row["exchanged"]:
         m, n = n, m
     plan = ProductPlan(rows, columns, 64, rows // 64, row["stages"])
-    us = predicted_us(Sizes(slices, m, n, k // slices), plan, TARGET)
+    us = predicted_us(ProductSizes(slices, m, n, k // slices), plan, TARGET)
     if slices > 1:
         us += TARGET.calibration.sums_launch_us + 8 * slices * m * n / TARGET.memory_nbytes_per_us
     return us

@@ -24,7 +24,7 @@ from fusewright.host.ir import (
     RootKind,
     Stored,
 )
-from fusewright.host.regions import Region, meet, region
+from fusewright.host.regions import ByteRegion, meet, region
 from fusewright.kir.ir import Kernel
 
 R, W, RW = AccessMode.READ, AccessMode.WRITE, AccessMode.READ_WRITE
@@ -182,7 +182,7 @@ def test_regions_meet_as_their_bytes_do(seed: int) -> None:
         assert len(_points(a)) <= a.nbytes and max(_points(a)) < a.end
 
 
-def _random_region(rng: random.Random) -> Region:
+def _random_region(rng: random.Random) -> ByteRegion:
     width, axes = rng.choice([1, 2, 4]), []
     step = width
     for _ in range(rng.randrange(4)):
@@ -192,7 +192,7 @@ def _random_region(rng: random.Random) -> Region:
     return region(rng.randrange(60), rng.sample(axes, len(axes)), width)
 
 
-def _points(r: Region) -> set[int]:
+def _points(r: ByteRegion) -> set[int]:
     points = {r.start + k for k in range(r.width)}
     for n, step in r.axes:
         points = {p + k * step for p in points for k in range(n)}
@@ -253,7 +253,7 @@ def _symbolic(offset: Expr, axes: list[tuple[Expr, Expr]], width: int) -> Bindin
     return replace(whole, content=content, axes=tuple(axes), width=width)
 
 
-def _at(b: Binding, n: int) -> Region:
+def _at(b: Binding, n: int) -> ByteRegion:
     def known(e: Expr) -> int:
         return evaluate(e, {N: n})
 

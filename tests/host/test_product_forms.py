@@ -28,7 +28,7 @@ from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.product_plans import (
     LEAST_TRIPS,
     ProductPlan,
-    Sizes,
+    ProductSizes,
     with_splits,
 )
 from fusewright.schedule.heuristics.product_times import predicted_us
@@ -191,7 +191,7 @@ def test_blocks_that_share_a_depth_are_candidates_behind_whole_tiles() -> None:
 
 
 def test_blocks_share_no_depth_whose_parts_are_large_beside_the_operands() -> None:
-    sizes = Sizes(1, 512, 512, 4096)
+    sizes = ProductSizes(1, 512, 512, 4096)
     plan = ProductPlan(128, 128, 64, 2, 4)
     assert list(with_splits(plan, sizes, SM)) == []
     found = list(with_splits(plan, replace(sizes, depth=1 << 17), SM))

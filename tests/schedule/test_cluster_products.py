@@ -22,7 +22,7 @@ from fusewright.schedule.heuristics.matmul import (
     schedule_products,
     sizes_of_product,
 )
-from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes
+from fusewright.schedule.heuristics.product_plans import ProductPlan, ProductSizes
 from fusewright.schedule.heuristics.product_steps import step_clocks
 from fusewright.schedule.heuristics.product_times import step_of
 from fusewright.schedule.heuristics.work import work_of
@@ -259,7 +259,8 @@ def test_clusters_share_depths_where_all_run_at_once() -> None:
     shared = [p for p in plans if p.mode == "cluster"]
     assert {(p.rows, p.columns, p.splits) for p in shared} >= {(64, 64, 2), (64, 256, 4)}
     assert all(
-        p.tiles(Sizes(1, 64, 4096, 28672)) <= TARGET.clusters_at_once(p.splits) for p in shared
+        p.tiles(ProductSizes(1, 64, 4096, 28672)) <= TARGET.clusters_at_once(p.splits)
+        for p in shared
     )
     assert all(p.blocks_together == p.splits and not p.staged for p in shared)
 

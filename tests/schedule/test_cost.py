@@ -25,7 +25,7 @@ from fusewright.schedule.heuristics.candidates import Candidate, Refused
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, decide, decided, rate
-from fusewright.schedule.heuristics.work import Array, Work, work_of
+from fusewright.schedule.heuristics.work import MovedArray as Array, Work, work_of
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")

@@ -18,7 +18,7 @@ from fusewright.schedule.heuristics import candidates_of, schedule_group
 from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.common import Params, reference_output
 from fusewright.schedule.heuristics.crossed_orders import crossed_orders
-from fusewright.schedule.heuristics.work import Array, work_of
+from fusewright.schedule.heuristics.work import MovedArray, work_of
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -71,7 +71,7 @@ def test_values(sizes: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(result.outputs[0], fw.evaluate(fusion, *arrays)[0])
 
 
-def array(fusion: Fusion, walk: int, name: str) -> Array:
+def array(fusion: Fusion, walk: int, name: str) -> MovedArray:
     flow = Dataflow(fusion)
     params = schedule_group(flow, FEW, params_of(fusion, walk))
     return next(a for a in work_of(flow, params).arrays if a.name == name)

@@ -13,7 +13,7 @@ import fusewright as fw
 from fusewright.kir.ir import BoxLoad, Load, Memory
 from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
-from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, menu_plans
+from fusewright.schedule.heuristics.product_plans import ProductPlan, ProductSizes, menu_plans
 from fusewright.schedule.heuristics.product_suffix import Suffix, exposed_us
 from fusewright.schedule.heuristics.product_times import least_us, predicted_us
 from fusewright.target import target_of
@@ -104,7 +104,7 @@ def test_a_short_depth_before_a_heavy_suffix_has_its_inputs_brought() -> None:
     specs = [fw.TensorSpec(s, "bfloat16") for s in ((12608, 768), (768, 3072), (12608, 3072))]
     (kernel,) = fw.compile(fw.trace(_gelu_backward, *specs), target="sm_90a").kernels
     assert kernel.predicted is not None and kernel.predicted.us < 130
-    sizes, suffix = Sizes(1, 12608, 3072, 768), Suffix(27.0, 2)
+    sizes, suffix = ProductSizes(1, 12608, 3072, 768), Suffix(27.0, 2)
     plans = list(menu_plans(sizes, TARGET, loaded=2))
     times = {p: predicted_us(sizes, p, TARGET, suffix) for p in plans}
     first = min(times, key=lambda p: times[p])
@@ -114,7 +114,7 @@ def test_a_short_depth_before_a_heavy_suffix_has_its_inputs_brought() -> None:
 
 
 def test_rings_leave_room_for_what_comes_ahead() -> None:
-    sizes = Sizes(1, 8192, 8192, 8192)
+    sizes = ProductSizes(1, 8192, 8192, 8192)
     for p in menu_plans(sizes, TARGET, loaded=4):
         stage = 2 * p.depth * (p.rows + p.columns)
         used = p.stages * stage + p.rows * (p.columns * p.ahead + 2 * p.staged)

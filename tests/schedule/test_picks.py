@@ -19,7 +19,7 @@ from fusewright.host.segment import Segment, segments
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.cost import cost, resident_blocks
 from fusewright.schedule.heuristics.picks import Picks
-from fusewright.schedule.heuristics.work import Array, Work, work_of
+from fusewright.schedule.heuristics.work import MovedArray, Work, work_of
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -34,7 +34,7 @@ def work(fn: Callable[..., Any], *specs: tuple[tuple[int, ...], str]) -> Work:
     return work_of(flow, schedule_group(flow, TARGET))
 
 
-def array(found: Work, place: int = 0) -> Array:
+def array(found: Work, place: int = 0) -> MovedArray:
     return [a for a in found.arrays if not a.is_written][place]
 
 

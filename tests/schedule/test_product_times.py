@@ -22,8 +22,13 @@ from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
-from fusewright.schedule.heuristics.product_plans import ProductPlan, Sizes, in_order, menu_plans
-from fusewright.schedule.heuristics.product_steps import Step, step_clocks
+from fusewright.schedule.heuristics.product_plans import (
+    ProductPlan,
+    ProductSizes,
+    in_order,
+    menu_plans,
+)
+from fusewright.schedule.heuristics.product_steps import DepthStep, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PARTS, PLAIN
 from fusewright.schedule.heuristics.product_times import (
     least_us,
@@ -120,7 +125,7 @@ def test_a_search_finds_the_least() -> None:
     assert found == pytest.approx([3.0, 3.0], rel=0.01)
 
 
-STEP = Step(1024.0, 0.0, 384.0, 384.0, 0.0, 4, 2)
+STEP = DepthStep(1024.0, 0.0, 384.0, 384.0, 0.0, 4, 2)
 
 
 def test_what_limits_a_step() -> None:
@@ -140,7 +145,7 @@ def test_what_limits_a_step() -> None:
 
 
 def test_rows_that_begin_inside_of_lines_cost_more() -> None:
-    whole = Sizes(1, 4096, 4096, 4104)
+    whole = ProductSizes(1, 4096, 4096, 4104)
     apart = replace(whole, lines=(1.875, 1.875))
     plan = ProductPlan(128, 256, 64, 2, 4)
     assert predicted_us(apart, plan, TARGET) > 1.3 * predicted_us(whole, plan, TARGET)
@@ -149,25 +154,25 @@ def test_rows_that_begin_inside_of_lines_cost_more() -> None:
 
 def test_groups_of_few_rows_read_memory_more_often() -> None:
     """43 rows of tiles divide into no groups but of one row, or of all."""
-    sizes = Sizes(1, 8192, 16384, 4096)
+    sizes = ProductSizes(1, 8192, 16384, 4096)
     few, many = (
         in_order(ProductPlan(*tile, 4), sizes, TARGET)
         for tile in ((192, 192, 64, 3), (128, 256, 64, 2))
     )
     assert (few.group, many.group) == (1, 16)
     assert memory_nbytes(sizes, few, TARGET) > 3 * memory_nbytes(sizes, many, TARGET)
-    small = Sizes(1, 1024, 1024, 1024)
+    small = ProductSizes(1, 1024, 1024, 1024)
     assert memory_nbytes(small, in_order(few, small, TARGET), TARGET) == small.nbytes
 
 
 def test_rings_of_short_depths_go_on_from_tile_to_tile() -> None:
     """64 products of two steps each: 2,048 tiles, 16 in turn for a block."""
-    sizes = Sizes(64, 1024, 1024, 128)
+    sizes = ProductSizes(64, 1024, 1024, 128)
     wide = next(p for p in menu_plans(sizes, TARGET) if (p.rows, p.columns) == (128, 256))
     assert wide.blocks == 132 and wide.stages == 4
     waiting = predicted_us(sizes, replace(wide, stages=2), TARGET, PARTS)
     assert predicted_us(sizes, wide, TARGET, PARTS) < 0.7 * waiting
-    few = Sizes(1, 1024, 1024, 128)
+    few = ProductSizes(1, 1024, 1024, 128)
     assert all(p.stages <= 2 for p in menu_plans(few, TARGET) if not p.blocks)
 
 
@@ -224,7 +229,7 @@ def test_the_two_models_agree() -> None:
             fw.TensorSpec((n, k), "bfloat16"),
         )
         lines = 2 - math.gcd(2 * k, 128) / 128
-        sizes = Sizes(1, m, n, k, lines=(lines, lines))
+        sizes = ProductSizes(1, m, n, k, lines=(lines, lines))
         for plan in list(menu_plans(sizes, TARGET))[:6]:
             s = fw.Schedule(fusion)
             schedule_products(s, [t for t in s.flow.stages if isinstance(t.op, MatMul)], plan)
@@ -235,24 +240,24 @@ def test_the_two_models_agree() -> None:
 # --- widths between those of the menu -------------------------------------------------------------
 
 
-def _widths(sizes: Sizes) -> set[int]:
+def _widths(sizes: ProductSizes) -> set[int]:
     return {p.columns for p in menu_plans(sizes, TARGET) if p.rows == 128}
 
 
 def test_a_width_that_fills_the_last_round() -> None:
     """Of 4100 x 4100 tiles of 128 x 208 make five rounds, of 5120 x 5120 those of 128 x 224 seven;
     of 4096 x 4096 tiles of 128 x 256 make four."""
-    menu = _widths(Sizes(1, 4096, 4096, 4096))
-    assert _widths(Sizes(1, 4100, 4100, 4100)) - menu == {208}
-    assert _widths(Sizes(1, 5120, 5120, 5120)) - menu == {224}
-    sizes = Sizes(1, 5120, 5120, 5120)
+    menu = _widths(ProductSizes(1, 4096, 4096, 4096))
+    assert _widths(ProductSizes(1, 4100, 4100, 4100)) - menu == {208}
+    assert _widths(ProductSizes(1, 5120, 5120, 5120)) - menu == {224}
+    sizes = ProductSizes(1, 5120, 5120, 5120)
     first = min(menu_plans(sizes, TARGET), key=lambda p: predicted_us(sizes, p, TARGET))
     assert (first.columns, first.staged, first.stages) == (224, 112, 4)
 
 
 def test_a_column_more_than_whole_tiles_widens_them() -> None:
     """Of 14336 x 257 tiles of 128 x 272 make one round, others two."""
-    sizes = Sizes(1, 14336, 257, 4096)
+    sizes = ProductSizes(1, 14336, 257, 4096)
     plans = [p for p in menu_plans(sizes, TARGET) if p.cluster_size == 1]
     (wide,) = (p for p in plans if p.columns > 256)
     assert (wide.columns, wide.stages, wide.staged) == (272, 4, 16)
@@ -262,8 +267,10 @@ def test_a_column_more_than_whole_tiles_widens_them() -> None:
 
 
 def test_an_operand_that_lies_across_has_tiles_of_whole_panels() -> None:
-    sizes = Sizes(1, 5120, 5120, 5120)
-    assert _widths(replace(sizes, across=(False, True))) == _widths(Sizes(1, 4096, 4096, 4096))
+    sizes = ProductSizes(1, 5120, 5120, 5120)
+    assert _widths(replace(sizes, across=(False, True))) == _widths(
+        ProductSizes(1, 4096, 4096, 4096)
+    )
     assert 224 in _widths(replace(sizes, across=(True, False)))
     operands = [fw.TensorSpec((5120, 5120), "bfloat16")] * 2
 
@@ -339,7 +346,9 @@ def test_tiles_of_three_warpgroups(cluster: tuple[int, int], shape: tuple[int, i
         fw.TensorSpec((m, k), "bfloat16"),
         fw.TensorSpec((n, k), "bfloat16"),
     )
-    plan = in_order(ProductPlan(192, 192, 64, 3, 2, 64, cluster=cluster), Sizes(1, m, n, k), TARGET)
+    plan = in_order(
+        ProductPlan(192, 192, 64, 3, 2, 64, cluster=cluster), ProductSizes(1, m, n, k), TARGET
+    )
     kernel = _by_hand(fusion, plan)
     x, w = _checked(kernel, fusion)
     if shape[2] > 2 * plan.depth * plan.stages:  # the ring goes round
@@ -363,7 +372,7 @@ def test_three_warpgroups_only_convert_their_sums() -> None:
 
 
 def test_no_three_warpgroups_in_clusters() -> None:
-    plans = [p for p in menu_plans(Sizes(1, 4096, 4096, 4104), TARGET) if p.cluster_size > 1]
+    plans = [p for p in menu_plans(ProductSizes(1, 4096, 4096, 4104), TARGET) if p.cluster_size > 1]
     assert plans and max(p.warpgroups for p in plans) == 2
 
 
@@ -371,11 +380,11 @@ def test_tiles_beyond_an_edge_take_longer() -> None:
     """A row of tiles with one row of the operand: 127 rows of its boxes are filled with zeros. One
     more row of 128 costs a row of tiles, and their filling; columns that end soon do not."""
     plan = ProductPlan(128, 128, 64, 2, 6)
-    us = {m: predicted_us(Sizes(1, m, 14336, 4096), plan, TARGET) for m in (256, 257, 384)}
+    us = {m: predicted_us(ProductSizes(1, m, 14336, 4096), plan, TARGET) for m in (256, 257, 384)}
     assert us[256] < us[384] < 0.9 * us[257]
-    wide = predicted_us(Sizes(1, 14336, 257, 4096), replace(plan, columns=144), TARGET)
+    wide = predicted_us(ProductSizes(1, 14336, 257, 4096), replace(plan, columns=144), TARGET)
     assert wide < us[384]
-    ((tiles, step),) = ragged_steps(Sizes(1, 257, 14336, 4096), plan)
+    ((tiles, step),) = ragged_steps(ProductSizes(1, 257, 14336, 4096), plan)
     assert (tiles, step.beyond) == (112, 127)
 
 
@@ -389,10 +398,14 @@ def test_registers_of_warps_that_multiply_and_that_copy() -> None:
 
 def test_results_leave_in_parts_only_where_the_ring_would_be_short_otherwise() -> None:
     """Of 8 bits four tiles fit beside whole results; of 192 x 192 in 16 bits only three."""
-    eight = {(p.rows, p.columns): p for p in menu_plans(Sizes(1, 8192, 8192, 8192, 1), TARGET)}
+    eight = {
+        (p.rows, p.columns): p for p in menu_plans(ProductSizes(1, 8192, 8192, 8192, 1), TARGET)
+    }
     wide = eight[128, 192]
     assert (wide.staged, wide.stages) == (192, 4)
-    sixteen = {(p.rows, p.columns): p for p in menu_plans(Sizes(1, 8192, 8192, 8192), TARGET)}
+    sixteen = {
+        (p.rows, p.columns): p for p in menu_plans(ProductSizes(1, 8192, 8192, 8192), TARGET)
+    }
     square = sixteen[192, 192]
     assert (square.staged, square.stages) == (64, 4)
 

@@ -10,18 +10,18 @@ import pytest
 import fusewright as fw
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.common import reference_output
-from fusewright.schedule.heuristics.traffic import Traffic, traffic
+from fusewright.schedule.heuristics.traffic import StridedTraffic, traffic
 
 P = fw.permute_dims
 
 
-def of(fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Traffic:
+def of(fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> StridedTraffic:
     fusion = fw.trace(fn, *[fw.TensorSpec(s, dtype) for s in shapes])
     flow = Dataflow(fusion)
     return traffic(flow, reference_output(flow))
 
 
-def strides(t: Traffic) -> list[list[str | None]]:
+def strides(t: StridedTraffic) -> list[list[str | None]]:
     """Of each access the stride for each dimension, None where it has none."""
     return [[str(w.strides[d]) if d in w.strides else None for d in t.dims] for w in t.walks]
 

@@ -16,7 +16,7 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.edits import set_allocation
 from fusewright.schedule.heuristics import candidates_of
 from fusewright.schedule.heuristics.candidates import Candidate, Refused
-from fusewright.schedule.heuristics.product_plans import Sizes
+from fusewright.schedule.heuristics.product_plans import ProductSizes
 from fusewright.schedule.heuristics.warp_matmul import (
     WarpMatmulScheduler,
     schedule_warp_products,
@@ -179,7 +179,7 @@ def _candidates(fusion: fw.Fusion, target: str) -> list[Any]:
 
 
 def test_the_first_candidate_is_the_fastest_or_alike() -> None:
-    sizes, target = Sizes(1, 4096, 4096, 4096), target_of("sm_80")
+    sizes, target = ProductSizes(1, 4096, 4096, 4096), target_of("sm_80")
     plans = ranked(warp_plans(sizes, target), sizes, (8, 8), target)
     us = [warp_us(sizes, p, (8, 8), target) for p in plans]
     assert us[1:] == sorted(us[1:]) and us[0] <= 1.05 * min(us)
@@ -187,7 +187,7 @@ def test_the_first_candidate_is_the_fastest_or_alike() -> None:
 
 
 def test_a_ring_hides_the_way_of_copies() -> None:
-    sizes, target = Sizes(1, 4096, 4096, 4096), target_of("sm_90a")
+    sizes, target = ProductSizes(1, 4096, 4096, 4096), target_of("sm_90a")
     plans = [WarpPlan(128, 128, 32, 2, 2, stages) for stages in (1, 2, 4)]
     us = [warp_us(sizes, p, (8, 8), target) for p in plans]
     assert us[0] > us[1] > us[2]
@@ -197,13 +197,13 @@ def test_a_ring_hides_the_way_of_copies() -> None:
 def test_few_tiles_share_their_depth() -> None:
     what = [c.what for c in _candidates(_fusion("TN", 256, 256, 65536), "sm_80")]
     assert any("blocks for the depth of each" in w for w in what)
-    sizes, target = Sizes(1, 256, 256, 65536), target_of("sm_80")
+    sizes, target = ProductSizes(1, 256, 256, 65536), target_of("sm_80")
     alone, shared = (WarpPlan(128, 128, 32, 2, 2, 4, splits=n) for n in (1, 27))
     assert warp_us(sizes, shared, (8, 8), target) < warp_us(sizes, alone, (8, 8), target) / 4
 
 
 def test_narrow_copies_take_longer() -> None:
-    sizes, target = Sizes(1, 2048, 2048, 2052), target_of("sm_90a")
+    sizes, target = ProductSizes(1, 2048, 2048, 2052), target_of("sm_90a")
     (best, *_) = ranked(warp_plans(sizes, target), sizes, (8, 8), target)
     us = [warp_us(sizes, best, (w, w), target) for w in (8, 4, 2)]
     assert us == sorted(us) and len(set(us)) == 3

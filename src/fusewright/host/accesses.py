@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import Expr, Int, add, constant_value, floordiv, mod, mul
 from fusewright.host.ir import Binding, Box
-from fusewright.host.regions import Region, meet, region_of
+from fusewright.host.regions import ByteRegion, meet, region_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +21,7 @@ class Bound:
 
     launch: int
     binding: Binding
-    region: Region | None
+    region: ByteRegion | None
 
 
 def bound(launch: int, b: Binding) -> Bound:

@@ -21,7 +21,7 @@ from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
     LARGE_TILE,
     STAGED_ITEMSIZE,
-    Sizes,
+    ProductSizes,
 )
 from fusewright.schedule.heuristics.product_suffix import PARTS, PLAIN, Suffix
 from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
@@ -213,14 +213,14 @@ def _no_instructions(t: Tensor, target: Target) -> str:
     return why
 
 
-def sizes_of(t: Tensor) -> Sizes:
+def sizes_of(t: Tensor) -> ProductSizes:
     """The sizes of a product; symbolic ones are estimated."""
     o = t.op.operands[0]
     m, n, k = (estimate(e) for e in (*t.shape[-2:], o.shape[-1]))
     first, second = (_lines(t, i) for i in (0, 1))
     down, along = (_is_across(t, i) for i in (0, 1))
     batch = math.prod(map(estimate, t.shape[:-2]))
-    return Sizes(batch, m, n, k, o.dtype.nbytes, (first, second), (down, along))
+    return ProductSizes(batch, m, n, k, o.dtype.nbytes, (first, second), (down, along))
 
 
 def _is_across(t: Tensor, position: int) -> bool:
@@ -238,7 +238,7 @@ def _lines(t: Tensor, position: int) -> float:
     return lines_of_row(_lying(o), o.dtype.nbytes)
 
 
-def sums_us(sizes: Sizes, target: Target) -> float:
+def sums_us(sizes: ProductSizes, target: Target) -> float:
     """Microseconds of a sum of products at best: a pair takes two loads, and a multiprocessor loads
     for one warp a clock."""
     return 2 * sizes.pairs / (target.multiprocessors * WARP_SIZE * target.clock_mhz)
@@ -314,7 +314,9 @@ def _subsets(positions: Sequence[int]) -> list[tuple[int, ...]]:
     return [c for n in range(len(positions) + 1) for c in itertools.combinations(positions, n)]
 
 
-def _with_copies_us(t: Tensor, sizes: Sizes, copied: tuple[int, ...], target: Target) -> float:
+def _with_copies_us(
+    t: Tensor, sizes: ProductSizes, copied: tuple[int, ...], target: Target
+) -> float:
     """Microseconds of a product, and of copies of some operands into rows of whole lines, each a
     launch more on a stream."""
     first, second = (1.0 if i in copied else n for i, n in enumerate(sizes.lines))
@@ -376,7 +378,7 @@ def _widths(t: Tensor) -> tuple[int, int]:
     return first, second
 
 
-def _by_warps_us(sizes: Sizes, count: int, widths: tuple[int, int], target: Target) -> float:
+def _by_warps_us(sizes: ProductSizes, count: int, widths: tuple[int, int], target: Target) -> float:
     written = STAGED_ITEMSIZE if count == 1 else 0
     return _in_slices_us(sizes, count, target, lambda s: least_warp_us(s, widths, target, written))
 
@@ -404,7 +406,7 @@ def _may_swap(t: Tensor, target: Target) -> bool:
     return sum_of_products_reason(t, target) is None and not is_by_warps(t, target)
 
 
-def _placed_us(sizes: Sizes, suffix: Suffix, target: Target) -> tuple[float, bool]:
+def _placed_us(sizes: ProductSizes, suffix: Suffix, target: Target) -> tuple[float, bool]:
     """Microseconds of a product with the operands in those places that are faster, and whether they
     are exchanged: by a margin, but where there are fewer rows than a tile has. Threads store what
     leaves by no boxes across, then."""
@@ -417,7 +419,7 @@ def _placed_us(sizes: Sizes, suffix: Suffix, target: Target) -> tuple[float, boo
     return (other, True) if least < own else (own, False)
 
 
-def _exchanged(sizes: Sizes) -> Sizes:
+def _exchanged(sizes: ProductSizes) -> ProductSizes:
     lines, across = sizes.lines[::-1], sizes.across[::-1]
     return replace(sizes, rows=sizes.columns, columns=sizes.rows, lines=lines, across=across)
 
@@ -435,7 +437,7 @@ def product_slices(t: Tensor, target: Target) -> int:
     return 1 if us[1] <= ALIKE * us[best] else best
 
 
-def _part(sizes: Sizes, count: int) -> Sizes:
+def _part(sizes: ProductSizes, count: int) -> ProductSizes:
     """The sizes of a product's slices, if they are more than one, as matrices of a batch."""
     return replace(sizes, batch=sizes.batch * count, depth=sizes.depth // count)
 
@@ -460,7 +462,7 @@ def two_kernels(t: Tensor, target: Target) -> tuple[float, int]:
     return min(((_product_us(t, n, target), n) for n in counts), default=(math.inf, 1))
 
 
-def _counts(sizes: Sizes, target: Target) -> list[int]:
+def _counts(sizes: ProductSizes, target: Target) -> list[int]:
     """Numbers of slices that begin where a tensor map may, are no shorter than a tile is deep, and
     are no more than there are multiprocessors: one where tiles fill all of these several times."""
     unit = BULK_ALIGNMENT // sizes.itemsize
@@ -501,14 +503,16 @@ def aligned_us(t: Tensor, target: Target) -> float:
     return min(_sliced_us(sizes, n, target) for n in _counts(sizes, target))
 
 
-def _sliced_us(sizes: Sizes, count: int, target: Target) -> float:
+def _sliced_us(sizes: ProductSizes, count: int, target: Target) -> float:
     """The same of warpgroups, with the operands in those places that are faster: threads store the
     parts that slices leave."""
     suffix = PLAIN if count == 1 else PARTS
     return _in_slices_us(sizes, count, target, lambda s: _placed_us(s, suffix, target)[0])
 
 
-def _in_slices_us(sizes: Sizes, count: int, target: Target, us: Callable[[Sizes], float]) -> float:
+def _in_slices_us(
+    sizes: ProductSizes, count: int, target: Target, us: Callable[[ProductSizes], float]
+) -> float:
     """Microseconds of the products of slices, each of which takes `us`, and of the kernel that sums
     them: a slice's products are written and read as float32, the result is written, and what
     follows waits for a launch on a stream, instead of being computed where the products are."""

@@ -13,7 +13,7 @@ MAX_TRIED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class ByteRegion:
     """The bytes `start + sum(k * step) + [0, width)` for every k below the extent, axis by axis;
     `axes` are pairs (extent, step), the largest step first, none of which continues the next."""
 
@@ -37,10 +37,10 @@ class Region:
         return out
 
 
-def region(start: int, axes: Sequence[tuple[int, int]], width: int) -> Region:
+def region(start: int, axes: Sequence[tuple[int, int]], width: int) -> ByteRegion:
     """The region of some axes in any order; those that continue others are joined with them."""
     if any(n == 0 for n, _ in axes):
-        return Region(start, (), 0)
+        return ByteRegion(start, (), 0)
     merged: list[tuple[int, int]] = []
     for n, step in sorted((a for a in axes if a[0] > 1 and a[1] > 0), key=lambda a: a[1]):
         if not merged and step == width:
@@ -49,10 +49,10 @@ def region(start: int, axes: Sequence[tuple[int, int]], width: int) -> Region:
             merged[-1] = (merged[-1][0] * n, merged[-1][1])
         else:
             merged.append((n, step))
-    return Region(start, tuple(reversed(merged)), width)
+    return ByteRegion(start, tuple(reversed(merged)), width)
 
 
-def region_of(b: Binding) -> Region | None:
+def region_of(b: Binding) -> ByteRegion | None:
     """The bytes of a binding; None where a size or place is not known."""
     start = constant_value(b.offset)
     axes = [(constant_value(n), constant_value(step)) for n, step in b.axes]
@@ -60,7 +60,7 @@ def region_of(b: Binding) -> Region | None:
     return None if start is None or len(known) < len(axes) else region(start, known, b.width)
 
 
-def meet(a: Region, b: Region) -> bool | None:
+def meet(a: ByteRegion, b: ByteRegion) -> bool | None:
     """Whether two regions of one root share a byte; None where the search takes too long.
 
     The places of the two differ by a sum of multiples of all their steps: the largest step first,

@@ -24,7 +24,7 @@ seven operations are fewer than a load and five steps of two between the lanes o
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class ExchangeWork:
     """What a thread does to reduce values with others: its instructions, the elements that it
     writes to, and reads from, shared memory, and the barriers in between."""
 
@@ -33,24 +33,24 @@ class Meeting:
     barriers: int
 
 
-def meeting(values: int, lanes: int, partials: int) -> Meeting:
+def meeting(values: int, lanes: int, partials: int) -> ExchangeWork:
     """Of `values` reductions in groups of `partials` times `lanes` threads, the latter of one warp.
     A step between lanes is a shuffle and an operation, a partial a load and an operation."""
     within = 2 * math.log2(lanes)
     if partials == 1:
-        return Meeting(values * within, 0.0, 0)
+        return ExchangeWork(values * within, 0.0, 0)
     if are_shared_out(values, lanes, partials):
         own, pieces = -(-values // partials), pieces_of(values, partials)
         if pieces > 1:
             added = -(-partials // pieces) + pieces
             moved = 2 * values + added + 2
-            return Meeting(moved + added, moved, 3)
+            return ExchangeWork(moved + added, moved, 3)
         moved = 2 * values + own * (partials + 1)
-        return Meeting(moved + own * partials, moved, 2)
+        return ExchangeWork(moved + own * partials, moved, 2)
     loads = partials if partials <= DIRECT_LOADS or lanes == 1 else -(-partials // lanes)
     across = 0.0 if loads == partials else within
     each = within + 1 + 2 * loads + across
-    return Meeting(values * each, values * (1 / lanes + loads), 1)
+    return ExchangeWork(values * each, values * (1 / lanes + loads), 1)
 
 
 def are_shared_out(values: int, lanes: int, partials: int, nblocks: int = 1) -> bool:
@@ -70,7 +70,7 @@ def pieces_of(values: int, partials: int) -> int:
     return pieces if pieces > 1 and partials > 2 * DIRECT_LOADS else 1
 
 
-def cluster_meeting(values: int, lanes: int, partials: int, nblocks: int) -> Meeting:
+def cluster_meeting(values: int, lanes: int, partials: int, nblocks: int) -> ExchangeWork:
     """The same where `nblocks` blocks of a cluster reduce together: every block gets all partials
     of all blocks, or its threads share its own partials first, and it gets a sum of each block. Two
     more barriers stand between the steps of the latter, which therefore has to be shorter both for
@@ -84,18 +84,18 @@ def cluster_meeting(values: int, lanes: int, partials: int, nblocks: int) -> Mee
     return shared if is_shorter and shared.through_shared < direct.through_shared else direct
 
 
-def _all_handed_on(values: int, lanes: int, partials: int, nblocks: int) -> Meeting:
+def _all_handed_on(values: int, lanes: int, partials: int, nblocks: int) -> ExchangeWork:
     within, sent = 2 * math.log2(lanes), -(-nblocks // lanes)
     met = partials * nblocks
     loads = met if met <= DIRECT_LOADS or lanes == 1 else -(-met // lanes)
     across = 0.0 if loads == met else within
     each = within + sent + 2 * loads + across
-    return Meeting(values * each, values * (nblocks / lanes + loads), 1)
+    return ExchangeWork(values * each, values * (nblocks / lanes + loads), 1)
 
 
-def _sums_handed_on(values: int, lanes: int, partials: int, nblocks: int) -> Meeting:
+def _sums_handed_on(values: int, lanes: int, partials: int, nblocks: int) -> ExchangeWork:
     own = -(-values // (lanes * partials))
     moved = own * (partials + 2 * nblocks + 1) + values
     added = own * (partials + nblocks)
     instructions = values * (2 * math.log2(lanes) + 1) + moved + added
-    return Meeting(instructions, values / lanes + moved, 3)
+    return ExchangeWork(instructions, values / lanes + moved, 3)

@@ -24,7 +24,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.edits import EditCall, call_of
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import Parallel
-from fusewright.schedule.terms import Term
+from fusewright.schedule.terms import AxisTerm
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -70,7 +70,7 @@ def _size(value: Any) -> Any:
     return value if isinstance(value, Expr) else INTEGER.taken(value)
 
 
-TERM = instance_of(Term, words="an axis of a tensor, which s[..].axis(..) gives")
+TERM = instance_of(AxisTerm, words="an axis of a tensor, which s[..].axis(..) gives")
 BINDING = instance_of(
     Parallel,
     words=f"one of {', '.join(f'fw.{p.value}' for p in Parallel)}",

@@ -16,7 +16,7 @@ from fusewright.schedule.graph import Stage
 from fusewright.schedule.handle import TensorHandle
 from fusewright.schedule.nest import is_loop
 from fusewright.schedule.parallel import Loop, Parallel
-from fusewright.schedule.terms import Term, axis_term, class_of
+from fusewright.schedule.terms import AxisTerm, axis_term, class_of
 
 
 class TensorPasses(TensorHandle):
@@ -26,13 +26,13 @@ class TensorPasses(TensorHandle):
     __slots__ = ()
 
     @takes(ScheduleError, position=INTEGER)
-    def axis(self, position: int) -> Term:
+    def axis(self, position: int) -> AxisTerm:
         """One of its axes, those that it reduces behind its own, for `loop_over` and
         `allocate_by`: terms have `split`, `merge`, `resize`, `skew`, `serpentine`, `swizzle` and
         `project`."""
         return axis_term(self.stage, position)
 
-    def loop_over(self, loops: Sequence[tuple[Term, Parallel]]) -> TensorPasses:
+    def loop_over(self, loops: Sequence[tuple[AxisTerm, Parallel]]) -> TensorPasses:
         """Gives it these loops, outermost first: axes of any tensors, and what each is bound to.
         Axes that this tensor lacks are repeated by those loops."""
         self._check_computed("loop_over")
@@ -76,7 +76,7 @@ class TensorPasses(TensorHandle):
         self._set(i, 1, (Loop(wide, loop.parallel),))
         return self
 
-    def allocate_by(self, axes: Sequence[Term]) -> TensorPasses:
+    def allocate_by(self, axes: Sequence[AxisTerm]) -> TensorPasses:
         """Indexes its buffer in shared memory by these axes, outermost first; with the loops bound
         to the grid, and serial ones that its readers share, they tell each element from others."""
         s, flow = self.stage, self._schedule.flow

@@ -18,45 +18,45 @@ from fusewright.schedule.graph import Dataflow, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class AxisTerm:
     """An axis of the tensor called `tensor` (those that it reduces follow its own), or one of the
     results of an edge of the graph."""
 
     kind: str
-    operands: tuple[Term, ...] = ()
+    operands: tuple[AxisTerm, ...] = ()
     numbers: tuple[Expr, ...] = ()
     result: int = 0
     tensor: str = ""
 
-    def split(self, factor: IntLike, inner: bool = True) -> tuple[Term, Term]:
+    def split(self, factor: IntLike, inner: bool = True) -> tuple[AxisTerm, AxisTerm]:
         """`(outer, inner)`: the inner one has `factor` values, without `inner` the outer one."""
         kind, numbers = "split" if inner else "split_outer", (as_expr(factor),)
-        return Term(kind, (self,), numbers, 0), Term(kind, (self,), numbers, 1)
+        return AxisTerm(kind, (self,), numbers, 0), AxisTerm(kind, (self,), numbers, 1)
 
-    def merge(self, other: Term) -> Term:
+    def merge(self, other: AxisTerm) -> AxisTerm:
         """This one outside of the other."""
-        return Term("merge", (self, other))
+        return AxisTerm("merge", (self, other))
 
-    def resize(self, low: IntLike, high: IntLike) -> Term:
+    def resize(self, low: IntLike, high: IntLike) -> AxisTerm:
         """With so many values more in front and behind; fewer for negative numbers."""
-        return Term("resize", (self,), (as_expr(low), as_expr(high)))
+        return AxisTerm("resize", (self,), (as_expr(low), as_expr(high)))
 
-    def skew(self, rows: Term, stride: IntLike, width: int) -> Term:
+    def skew(self, rows: AxisTerm, stride: IntLike, width: int) -> AxisTerm:
         """Counted from the last multiple of `width` in memory, where `rows` follow each other every
         `stride` elements."""
-        return Term("skew", (self, rows), (as_expr(stride), as_expr(width)))
+        return AxisTerm("skew", (self, rows), (as_expr(stride), as_expr(width)))
 
-    def serpentine(self, by: Term) -> Term:
+    def serpentine(self, by: AxisTerm) -> AxisTerm:
         """Backwards where `by` is odd."""
-        return Term("serpentine", (self, by))
+        return AxisTerm("serpentine", (self, by))
 
-    def swizzle(self, by: Term) -> Term:
+    def swizzle(self, by: AxisTerm) -> AxisTerm:
         """`self ^ by`."""
-        return Term("swizzle", (by, self), (), 1)
+        return AxisTerm("swizzle", (by, self), (), 1)
 
-    def project(self, *onto: Term) -> Term:
+    def project(self, *onto: AxisTerm) -> AxisTerm:
         """Without what does not depend on these."""
-        return Term("project", (self, *onto))
+        return AxisTerm("project", (self, *onto))
 
     def __str__(self) -> str:
         if self.kind == "axis":
@@ -70,15 +70,15 @@ class Term:
         return f"{first}.{name}({', '.join(given)}){end}"
 
 
-def axis_term(stage: Stage, position: int) -> Term:
+def axis_term(stage: Stage, position: int) -> AxisTerm:
     """An axis of a tensor. Raises ScheduleError where it has none at that position."""
     n = len(stage.frame.domain)
     if not 0 <= position < n:
         raise ScheduleError(f"axis({stage.name}, {position}): it has {n} axes, reduced ones too")
-    return Term("axis", (), (Int(position),), 0, stage.name)
+    return AxisTerm("axis", (), (Int(position),), 0, stage.name)
 
 
-def class_of(flow: Dataflow, term: Term) -> AxisClass:
+def class_of(flow: Dataflow, term: AxisTerm) -> AxisClass:
     """The class that a term means. Raises ScheduleError for a tensor that there is none of, and
     for edges that the graph refuses."""
     graph = flow.graph
@@ -110,13 +110,13 @@ class Terms:
 
     def __init__(self, graph: AxisGraph, stages: Sequence[Stage]) -> None:
         self._graph = graph
-        self._found: dict[AxisClass, Term] = {}
+        self._found: dict[AxisClass, AxisTerm] = {}
         for s in stages:
             for k, c in enumerate(s.frame.domain):
                 self._found.setdefault(graph.normal(c), axis_term(s, k))
         self._made = derivations(graph, tuple(self._found))
 
-    def of(self, cls: AxisClass) -> Term | None:
+    def of(self, cls: AxisClass) -> AxisTerm | None:
         """The term of a class; None where no edges lead to it."""
         here = self._graph.normal(cls)
         if here not in self._found:
@@ -124,7 +124,7 @@ class Terms:
                 return None
             making, result = self._made[here].making, self._made[here].result
             operands = tuple(t for t in map(self.of, making.operands) if t is not None)
-            self._found[here] = Term(making.kind, operands, making.numbers, result)
+            self._found[here] = AxisTerm(making.kind, operands, making.numbers, result)
         return self._found[here]
 
 

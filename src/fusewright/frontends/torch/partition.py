@@ -42,7 +42,7 @@ _UPDATES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class GraphPartition:
     """Regions, each a list of nodes in order; constants, which every region that reads them makes
     for itself; and why every other operator call is in no region."""
 
@@ -51,7 +51,7 @@ class Partition:
     reasons: Mapping[Any, str]
 
 
-def partition(graph: Any, options: Options) -> Partition:
+def partition(graph: Any, options: Options) -> GraphPartition:
     """The regions of a graph whose nodes carry example values. Regions with fewer than
     `options.min_ops`
     operators that compute something are left to torch."""
@@ -72,7 +72,7 @@ def partition(graph: Any, options: Options) -> Partition:
         else:
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
     calls = {n: r for n, r in reasons.items() if n.op == "call_function"}
-    return Partition(tuple(regions), constants, calls)
+    return GraphPartition(tuple(regions), constants, calls)
 
 
 def _constants(nodes: Sequence[Any], refused: Mapping[Any, str]) -> dict[Any, None]:

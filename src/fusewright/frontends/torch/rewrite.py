@@ -12,12 +12,12 @@ from fusewright.frontends.torch.calls import is_view, tensors_of
 from fusewright.frontends.torch.effects import is_wait, predecessors
 from fusewright.frontends.torch.in_place import join_copies, write_in_place, write_results
 from fusewright.frontends.torch.library import fx
-from fusewright.frontends.torch.partition import Partition, nbytes
+from fusewright.frontends.torch.partition import GraphPartition, nbytes
 from fusewright.frontends.torch.region import Part
 from fusewright.frontends.torch.tidy import tidy
 
 
-def parts_of(graph: Any, partition: Partition) -> list[Part]:
+def parts_of(graph: Any, partition: GraphPartition) -> list[Part]:
     """What each region computes, reads and gives away.
 
     Views are never given away: torch makes them again, in no time, from what is. Constants that a

@@ -39,7 +39,7 @@ too many vectors that lie in two pieces."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SteppedRun:
     """Coordinates from `start` on, `size` of them, that read `first`, `first + step`, and so on."""
 
     start: int
@@ -151,12 +151,12 @@ def _fast_axis(t: Tensor) -> int | None:
     return t.ndim - 1 if t.ndim else None
 
 
-def pieces_of(e: Expr, at: Var, extent: int) -> list[Piece] | None:
+def pieces_of(e: Expr, at: Var, extent: int) -> list[SteppedRun] | None:
     """The fewest pieces, from the left, of an expression in one coordinate; None for more than
     `MAX_PIECES`, and for expressions of anything else."""
     places = np.broadcast_to(Sampler({at: np.arange(extent)}).value(e), (extent,))
     steps = np.diff(places)
-    out: list[Piece] = []
+    out: list[SteppedRun] = []
     start = 0
     while start < extent:
         if len(out) == MAX_PIECES:
@@ -164,12 +164,12 @@ def pieces_of(e: Expr, at: Var, extent: int) -> list[Piece] | None:
         step = int(steps[start]) if start + 1 < extent else 1
         other = np.flatnonzero(steps[start:] != step)
         size = int(other[0]) + 1 if len(other) else extent - start
-        out.append(Piece(start, size, int(places[start]), step))
+        out.append(SteppedRun(start, size, int(places[start]), step))
         start += size
     return out
 
 
-def _is_worth_it(pieces: list[Piece], nbytes: int) -> bool:
+def _is_worth_it(pieces: list[SteppedRun], nbytes: int) -> bool:
     """Whether most is in one long piece that runs forward, and vectors cross the pieces' ends or
     begin between words."""
     width = lanes_of_word(nbytes)
@@ -181,7 +181,7 @@ def _is_worth_it(pieces: list[Piece], nbytes: int) -> bool:
     return any(n % width for p in pieces for n in (p.start, p.size, p.first))
 
 
-def _piece(source: Tensor, by: Map, fast: int, axis: int, p: Piece) -> Tensor:
+def _piece(source: Tensor, by: Map, fast: int, axis: int, p: SteppedRun) -> Tensor:
     """What a piece of the coordinates along `axis` reads."""
     shape = tuple(Int(p.size) if k == axis else n for k, n in enumerate(by.shape))
     at = build.coordinates(shape)

@@ -32,7 +32,7 @@ from fusewright.schedule.heuristics.product_steps import step_clocks
 from fusewright.schedule.heuristics.product_suffix import moved_us
 from fusewright.schedule.heuristics.product_work import ProductWork
 from fusewright.schedule.heuristics.thread_loops import warps
-from fusewright.schedule.heuristics.work import Array, Work
+from fusewright.schedule.heuristics.work import MovedArray, Work
 from fusewright.target import (
     ISSUE_PER_CLOCK,
     PARTITIONS,
@@ -241,7 +241,7 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
     return read + written + (known.write_weight - 1.0) * min(read, written)
 
 
-def _with_rereads(a: Array, moved: float, work: Work, running: int, target: Target) -> float:
+def _with_rereads(a: MovedArray, moved: float, work: Work, running: int, target: Target) -> float:
     """The bytes that come from memory of an array of which `moved` do at least once: no more where
     what the running blocks have of it stays in the cache until they ask for it again. Operands of
     products come as often as groups of tiles that run together lie side by side."""
@@ -256,7 +256,7 @@ def _with_rereads(a: Array, moved: float, work: Work, running: int, target: Targ
     return max(moved * (times_again if together <= cached else times), again)
 
 
-def _returns(a: Array, work: Work, target: Target) -> float:
+def _returns(a: MovedArray, work: Work, target: Target) -> float:
     """How often a pair of sectors is moved of which blocks need parts: once for each of them where
     the cache does not keep it from one to the next."""
     share, visits = a.returns

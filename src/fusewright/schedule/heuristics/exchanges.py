@@ -10,7 +10,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Scan
-from fusewright.schedule.block_reduction import Meeting, cluster_meeting, meeting
+from fusewright.schedule.block_reduction import ExchangeWork, cluster_meeting, meeting
 from fusewright.schedule.block_scan import MOST_LOADED
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.parallel import GRID_DIMS, THREAD_DIMS, Loop, Parallel, trips_of
@@ -124,7 +124,7 @@ def _results(flow: Dataflow, s: Stage) -> int:
     return trips_of(x for x in own if not flow.graph.depends(x.axis, s.frame.reduced))
 
 
-def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> Meeting:
+def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> ExchangeWork:
     """What threads do that reduce along other dimensions of the block than the first one alone:
     those that differ in a warp exchange between its lanes."""
     lanes, room = 1, WARP_SIZE

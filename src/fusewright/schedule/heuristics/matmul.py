@@ -26,7 +26,7 @@ from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
     MAX_ACCUMULATORS,
     ProductPlan,
-    Sizes,
+    ProductSizes,
     in_split_clusters,
     menu_plans,
     with_splits,
@@ -72,14 +72,14 @@ of three hold little beside sums of 192 x 192 (NVRTC 13.0 spills 28 bytes for gu
 4100 cubed, 32 for bias and gelu of NN 4097 x 4104 x 4104)."""
 
 
-def sizes_of_product(p: Stage) -> Sizes:
+def sizes_of_product(p: Stage) -> ProductSizes:
     """The sizes of a product; symbolic ones are estimated."""
     rows, columns, depth = (estimate(e) for e in (*p.shape[-2:], p.operands[0].shape[-1]))
     batch, itemsize = math.prod(map(estimate, p.shape[:-2])), p.operands[0].dtype.nbytes
     views = [strided_operand(o) for o in p.operands]
     first, second = (lines_of_row(view, itemsize) for view in views)
     down, along = (view is not None and lies_across(view, i) for i, view in enumerate(views))
-    return Sizes(batch, rows, columns, depth, itemsize, (first, second), (down, along))
+    return ProductSizes(batch, rows, columns, depth, itemsize, (first, second), (down, along))
 
 
 class ProductScheduler:
@@ -93,7 +93,7 @@ class ProductScheduler:
         for p in self._products:
             separate_operands(flow, p)
 
-    def _sizes(self) -> Sizes:
+    def _sizes(self) -> ProductSizes:
         return sizes_of_product(self._product)
 
     def _has_known_sizes(self) -> bool:

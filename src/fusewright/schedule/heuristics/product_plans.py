@@ -114,7 +114,7 @@ class ProductPlan:
     cluster: tuple[int, int] = (1, 1)
     ahead: int = 0
 
-    def tiles(self, sizes: Sizes) -> int:
+    def tiles(self, sizes: ProductSizes) -> int:
         """The tiles of a product of these sizes, in whole clusters."""
         rows, columns = self.rows * self.cluster[0], self.columns * self.cluster[1]
         clusters = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
@@ -173,7 +173,7 @@ class ProductPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ProductSizes:
     """Of a product: matrices, rows, columns, pairs that an element sums, and bytes of a value. Of
     each operand the lines that a row of a box touches, 1 where rows begin at lines, and whether it
     lies across: contiguous along the rows or columns of the result, not along the depth."""
@@ -198,7 +198,7 @@ class Sizes:
 
 
 def menu_plans(
-    sizes: Sizes,
+    sizes: ProductSizes,
     target: Target,
     operands: tuple[int, int] = (1, 1),
     outputs: int = 1,
@@ -219,7 +219,7 @@ def menu_plans(
                 yield from _in_clusters(plan, sizes, target)
 
 
-def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
+def _between(sizes: ProductSizes, target: Target) -> list[tuple[int, int, int]]:
     """The widths of each row of `WIDTHS` with which all rounds of tiles together have the fewest
     sums, where those are fewer than with any of the menu, by a margin: of 4100 x 4100 tiles of
     128 x 256 take five rounds for 4.25, those of 128 x 208 five for 5; of 1024 x 1025 those of
@@ -249,7 +249,7 @@ def _between(sizes: Sizes, target: Target) -> list[tuple[int, int, int]]:
 
 def _with_ring(
     tile: tuple[int, int, int],
-    sizes: Sizes,
+    sizes: ProductSizes,
     operands: tuple[int, int],
     outputs: int,
     target: Target,
@@ -299,7 +299,7 @@ def _staged_columns(columns: int) -> list[int]:
     return list(dict.fromkeys([*whole, *halves, *parts]))
 
 
-def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+def _in_clusters(plan: ProductPlan, sizes: ProductSizes, target: Target) -> Iterator[ProductPlan]:
     """The plan with tiles in clusters below each other and side by side."""
     if plan.stages == 1 or plan.warpgroups > target.calibration.cluster_warpgroups:
         return
@@ -309,7 +309,7 @@ def _in_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[Pr
                 yield in_order(replace(plan, cluster=cluster), sizes, target)
 
 
-def in_order(plan: ProductPlan, sizes: Sizes, target: Target) -> ProductPlan:
+def in_order(plan: ProductPlan, sizes: ProductSizes, target: Target) -> ProductPlan:
     """The plan with rows of tiles in groups, which divide all, so that the tiles that run together
     read the fewest rows and columns; with blocks that each take several tiles, where there are more
     than run at once; and with every other group backwards where tiles follow each other and
@@ -336,7 +336,7 @@ def _holds(plan: ProductPlan) -> bool:
     return plan.accumulators * (2 if plan.promoted else 1) <= room
 
 
-def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+def with_splits(plan: ProductPlan, sizes: ProductSizes, target: Target) -> Iterator[ProductPlan]:
     """The plan with the depth of a tile shared by so many blocks that all of them make half a wave,
     a whole one or two. The numbers follow from shapes and the target alone."""
     part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
@@ -345,7 +345,9 @@ def with_splits(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[Pro
         yield replace(plan, splits=splits, blocks=0, staged=0, serpentine=False)
 
 
-def in_split_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterator[ProductPlan]:
+def in_split_clusters(
+    plan: ProductPlan, sizes: ProductSizes, target: Target
+) -> Iterator[ProductPlan]:
     """The plan with the depth of a tile shared by the blocks of a cluster, beside whose rings the
     parts of all of them have room: of so many blocks as share the threads' sums equally, and have
     enough of the depth each, where all clusters run at once: of 36 measured plans in several rounds
@@ -364,7 +366,7 @@ def in_split_clusters(plan: ProductPlan, sizes: Sizes, target: Target) -> Iterat
 
 
 def numbers_of_splits(
-    tiles: int, trips: int, part_nbytes: int, sizes: Sizes, target: Target
+    tiles: int, trips: int, part_nbytes: int, sizes: ProductSizes, target: Target
 ) -> list[int]:
     """How many blocks may share the depth of each of so many tiles of so many trips, where each
     block leaves a part of all sums."""

@@ -13,7 +13,7 @@ from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DepthStep:
     """What a block does for a tile of the depth.
 
     `clocks` of matrix instructions at their nominal rate, and `added` clocks in which its threads
@@ -49,7 +49,7 @@ class StepClocks:
         return max(self.products, self.boxes, self.ring)
 
 
-def step_clocks(step: Step, busy: float, target: Target) -> StepClocks:
+def step_clocks(step: DepthStep, busy: float, target: Target) -> StepClocks:
     """Clocks of a step while this share of all multiprocessors are at theirs. Lines of rows that
     touch two take as long when others rest: 1024 x 1024 x 65544 by 96 blocks takes 2.3 to 2.6
     clocks for each (one H100, 2026-11-26, `bench.run --suite products`).

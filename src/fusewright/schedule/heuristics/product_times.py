@@ -9,11 +9,11 @@ from functools import lru_cache
 from fusewright.schedule.heuristics.product_plans import (
     STAGED_ITEMSIZE,
     ProductPlan,
-    Sizes,
+    ProductSizes,
     menu_plans,
     with_splits,
 )
-from fusewright.schedule.heuristics.product_steps import Step, step_clocks
+from fusewright.schedule.heuristics.product_steps import DepthStep, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
@@ -23,7 +23,9 @@ ALIKE = 1.05
 """Predicted times within this factor count as equal: the model is no better."""
 
 
-def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
+def predicted_us(
+    sizes: ProductSizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN
+) -> float:
     """Microseconds of a launch: rounds of tiles, each so many steps and what stands around them,
     the `suffix` among that; beside it what boxes of operands and inputs take from memory, which
     they overlap less than loads do, and boxes of results to it. Blocks of a cluster begin and leave
@@ -64,7 +66,7 @@ def predicted_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix
     return around + together + combine_us(plan.splits, plan.tiles(sizes) * sums, target)
 
 
-def memory_nbytes(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
+def memory_nbytes(sizes: ProductSizes, plan: ProductPlan, target: Target) -> float:
     """Bytes of both operands that come from memory: once where the second-level cache holds them,
     else what each round of tiles reads, which is a group's rows, and as many columns as then stand
     beside each other."""
@@ -80,7 +82,7 @@ def memory_nbytes(sizes: Sizes, plan: ProductPlan, target: Target) -> float:
     return max(sizes.nbytes, read * sizes.depth * sizes.itemsize)
 
 
-def ragged_steps(sizes: Sizes, plan: ProductPlan) -> Iterator[tuple[int, Step]]:
+def ragged_steps(sizes: ProductSizes, plan: ProductPlan) -> Iterator[tuple[int, DepthStep]]:
     """The tiles that reach beyond an edge of an operand which has several, and their steps: those
     of the last row of tiles, and those of the last column. Blocks take turns at tiles, so that one
     block has at least its share of them, unless they are no more than the blocks that have a round
@@ -93,7 +95,9 @@ def ragged_steps(sizes: Sizes, plan: ProductPlan) -> Iterator[tuple[int, Step]]:
             yield sizes.batch * tiles[1 - i], step_of(sizes, plan, whole)
 
 
-def step_of(sizes: Sizes, plan: ProductPlan, whole: tuple[int, int] | None = None) -> Step:
+def step_of(
+    sizes: ProductSizes, plan: ProductPlan, whole: tuple[int, int] | None = None
+) -> DepthStep:
     """A tile of the depth, of so many rows and columns as the `whole` operands have: rows beyond
     an edge count where these are smaller than a tile."""
     sums = plan.rows * plan.columns * plan.products
@@ -109,13 +113,15 @@ def step_of(sizes: Sizes, plan: ProductPlan, whole: tuple[int, int] | None = Non
         crossing += 2 * inside * times[i] * row * (sizes.lines[i] - 1) / sharing[i]
         beyond += (extents[i] - inside) * times[i] * row / sharing[i]
     added = sums / (WARPGROUP_SIZE * plan.warpgroups) if plan.promoted else 0.0
-    return Step(
+    return DepthStep(
         sums * plan.depth / mma_per_clock(sizes.itemsize),
         added, received, requested, beyond, plan.stages, plan.warpgroups, crossing,
     )  # fmt: skip
 
 
-def ranked_us(sizes: Sizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN) -> float:
+def ranked_us(
+    sizes: ProductSizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN
+) -> float:
     """The microseconds by which plans are ranked: with a margin for clusters, where rows begin
     inside of lines for all others."""
     known, is_together = target.calibration, plan.blocks_together > 1
@@ -136,7 +142,7 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
 
 
 @lru_cache(maxsize=KEPT)
-def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN) -> float:
+def least_us(sizes: ProductSizes, target: Target, suffix: Suffix = PLAIN) -> float:
     """Microseconds of a product and what is computed of it with the tile that ranks first, alone or
     in clusters."""
     outputs = suffix.boxed // STAGED_ITEMSIZE
@@ -146,7 +152,7 @@ def least_us(sizes: Sizes, target: Target, suffix: Suffix = PLAIN) -> float:
 
 
 @lru_cache(maxsize=KEPT)
-def least_split_us(sizes: Sizes, target: Target) -> float:
+def least_split_us(sizes: ProductSizes, target: Target) -> float:
     """Microseconds of a product whose depth blocks of one kernel share; infinite where none do."""
     alone = (p for p in menu_plans(sizes, target) if p.cluster_size == 1)
     plans = (q for p in alone for q in with_splits(p, sizes, target))

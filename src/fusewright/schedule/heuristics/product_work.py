@@ -11,7 +11,7 @@ from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
-from fusewright.schedule.heuristics.product_steps import Step
+from fusewright.schedule.heuristics.product_steps import DepthStep
 from fusewright.schedule.parallel import trips_of
 from fusewright.schedule.products import (
     blocks_that_share,
@@ -30,7 +30,7 @@ class ProductWork:
 
     tiles: int
     steps: int
-    step: Step
+    step: DepthStep
     loaded_nbytes: float = 0.0
     stored_nbytes: float = 0.0
 
@@ -59,7 +59,7 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
         requested += lines / sharing
         beyond += filled / sharing
         crossing += 2 * (lines - rows) / sharing
-    step = Step(
+    step = DepthStep(
         clocks=len(products) * trips_of(inside) / mma_per_clock(itemsize),
         added=len(products) * sums / threads if is_promoted(itemsize) else 0.0,
         received=received,

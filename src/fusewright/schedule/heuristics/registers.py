@@ -17,7 +17,7 @@ from fusewright.schedule.parallel import Parallel, trips_of
 from fusewright.target import REGISTER_NBYTES, REGISTER_UNIT, REGISTERS_PER_SM, WORD_NBYTES
 
 
-def registers_of(flow: Dataflow, stages: Sequence[Stage], walk: Walk) -> int:
+def registers_of(flow: Dataflow, stages: Sequence[Stage], walk: ReducingWalk) -> int:
     """32-bit registers of a thread: what it loads stays there while the rest is made, and so does
     what it scans of a run, and has summed of it, while threads exchange; where they do so in a
     loop, the loads of its next trip are under way. What later passes read stays there, too."""
@@ -77,7 +77,7 @@ def _held_nbytes(s: Stage) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class ReducingWalk:
     """A loop in each trip of which threads reduce together, and that others reduce. Its trips whose
     loads are under way a trip `ahead`, or 0; how often threads wait for loads; registers for what
     a trip and the next one load, for what all trips share, as it is computed with, and for sums
@@ -88,7 +88,7 @@ class Walk:
     words: tuple[tuple[Stage, int], ...] = ()
 
 
-def walk_of(flow: Dataflow, stages: Sequence[Stage], threads: int, min_blocks: int) -> Walk:
+def walk_of(flow: Dataflow, stages: Sequence[Stage], threads: int, min_blocks: int) -> ReducingWalk:
     reductions = [s for s in stages if s.is_reduction]
     walked = {
         x.axis
@@ -99,7 +99,7 @@ def walk_of(flow: Dataflow, stages: Sequence[Stage], threads: int, min_blocks: i
     }
     sums = [s for s in reductions if any(flow.graph.depends(a, s.frame.reduced) for a in walked)]
     if not sums:
-        return Walk()
+        return ReducingWalk()
     words = {s: _kept(flow, s) * _wide(s) for s in sums}
     nbytes, most = 0, 1
     for s in (s for s in stages if s not in sums and reads(s)):
@@ -112,7 +112,7 @@ def walk_of(flow: Dataflow, stages: Sequence[Stage], threads: int, min_blocks: i
     resident = warps(threads) * min_blocks
     registers = registers_of_thread(resident, REGISTERS_PER_SM) if resident else 0
     is_ahead = nbytes <= nbytes_ahead(registers)
-    return Walk(most if is_ahead else 0, 1 if is_ahead else most, tuple(words.items()))
+    return ReducingWalk(most if is_ahead else 0, 1 if is_ahead else most, tuple(words.items()))
 
 
 def _wide(s: Stage) -> int:

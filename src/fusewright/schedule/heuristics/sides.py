@@ -48,7 +48,7 @@ class LargeAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SideRun:
     """A side: the axes outside of its run, outermost first, and the run."""
 
     outside: tuple[Loop, ...]
@@ -105,7 +105,7 @@ def fits_run(run: int, tile: int) -> bool:
 
 def run_of(
     flow: Dataflow, axes: Sequence[AxisClass], accesses: Sequence[LargeAccess], tile: int | None
-) -> Run:
+) -> SideRun:
     """A side, its axes in the order of the largest access that is fast along them, cut in tiles of
     so many elements; all in one run for None. A run that tiles exceed by too much takes in the axes
     around it."""
@@ -122,4 +122,4 @@ def run_of(
         size *= estimate(sized[-count].extent)
     run = merge_all(flow, list(map(Loop, sized[-count:])))
     assert run is not None
-    return Run(tuple(map(Loop, sized[:-count])), run.axis)
+    return SideRun(tuple(map(Loop, sized[:-count])), run.axis)

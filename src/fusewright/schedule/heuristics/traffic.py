@@ -24,7 +24,7 @@ from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class StridedAccess:
     """One access to global memory: operand `position` of `stage`, or for None what it writes.
     `strides` in elements, for the dimensions that the tensor has. `moved`: those along which it
     goes to other places, of its own for each coordinate, as a flip or a roll does, or all so far
@@ -92,12 +92,12 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class StridedTraffic:
     """The dimensions of a group, outermost in the reference's memory first, and the accesses that
     can be told as strides over them."""
 
     dims: tuple[AxisClass, ...]
-    walks: tuple[Walk, ...]
+    walks: tuple[StridedAccess, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class _Access:
     offset: Expr
 
 
-def traffic(flow: Dataflow, reference: Stage) -> Traffic:
+def traffic(flow: Dataflow, reference: Stage) -> StridedTraffic:
     """How the stages of a pointwise group walk global memory, in dimensions of `reference`."""
     graph = flow.graph
     accesses = [a for s in computed(flow.stages) for a in _accesses(s)]
@@ -124,7 +124,7 @@ def traffic(flow: Dataflow, reference: Stage) -> Traffic:
     told = [(a, t) for a, t in tables if all(d in dims for d in t)]
     merged = _merged(graph, dims, [t for _, t in told])
     walks = [
-        Walk(
+        StridedAccess(
             a.stage,
             a.position,
             {m: t[group[-1]] for m, group in merged.items() if group[-1] in t},
@@ -134,7 +134,7 @@ def traffic(flow: Dataflow, reference: Stage) -> Traffic:
         )
         for a, t in told
     ]
-    return Traffic(tuple(merged), tuple(walks))
+    return StridedTraffic(tuple(merged), tuple(walks))
 
 
 def _accesses(s: Stage) -> Iterable[_Access]:

@@ -25,7 +25,7 @@ from fusewright.fusion.sizes import power_of_two
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params, numel
-from fusewright.schedule.heuristics.traffic import Traffic, Walk, runs_on
+from fusewright.schedule.heuristics.traffic import StridedAccess, StridedTraffic, runs_on
 from fusewright.target import (
     ISSUE_PER_CLOCK,
     MAX_VECTOR_NBYTES,
@@ -77,7 +77,7 @@ class TransposePlan:
     planes: int
     near_width: int
     far_width: int
-    walks: tuple[Walk, ...]
+    walks: tuple[StridedAccess, ...]
     nbytes: int
     is_far_first: bool
 
@@ -123,16 +123,16 @@ class Crossing:
     along each, the far accesses, the bytes of the largest far element, and the elements that a
     tile may have."""
 
-    found: Traffic
+    found: StridedTraffic
     near: AxisClass
     far: AxisClass
     widths: tuple[int, int]
-    walks: tuple[Walk, ...]
+    walks: tuple[StridedAccess, ...]
     nbytes: int
     budget: int
 
 
-def crossings(graph: AxisGraph, reference: Stage, found: Traffic) -> Iterator[Crossing]:
+def crossings(graph: AxisGraph, reference: Stage, found: StridedTraffic) -> Iterator[Crossing]:
     """The two dimensions, then those with what lies next to either of them; none where accesses
     are fast along one or along none. What goes through a tile has all that its sides join: a tile
     of a tensor that is repeated along a part of a side would be filled at its first place only."""
@@ -162,7 +162,7 @@ def crossings(graph: AxisGraph, reference: Stage, found: Traffic) -> Iterator[Cr
                     yield c
 
 
-def _chain(found: Traffic, first: AxisClass, other: AxisClass) -> list[AxisClass]:
+def _chain(found: StridedTraffic, first: AxisClass, other: AxisClass) -> list[AxisClass]:
     """Dimensions that follow each other in memory, the fast one first, in every large tensor that
     is fast along it; up to the other one."""
     most = max(w.nbytes for w in found.walks)
@@ -179,7 +179,7 @@ def _chain(found: Traffic, first: AxisClass, other: AxisClass) -> list[AxisClass
 
 
 def _crossing(
-    graph: AxisGraph, found: Traffic, nears: Sequence[AxisClass], fars: Sequence[AxisClass]
+    graph: AxisGraph, found: StridedTraffic, nears: Sequence[AxisClass], fars: Sequence[AxisClass]
 ) -> Crossing:
     """A crossing of joined dimensions, each given innermost first."""
     joined = _joined(graph, _joined(graph, found, nears), fars)
@@ -204,13 +204,13 @@ def _whole(graph: AxisGraph, dims: Sequence[AxisClass]) -> AxisClass:
     return whole
 
 
-def _joined(graph: AxisGraph, found: Traffic, dims: Sequence[AxisClass]) -> Traffic:
+def _joined(graph: AxisGraph, found: StridedTraffic, dims: Sequence[AxisClass]) -> StridedTraffic:
     """The traffic in which some dimensions, the innermost first, are one. A tensor that does not
     have them next to each other keeps the strides of the outer ones as well."""
     if len(dims) == 1:
         return found
     whole = _whole(graph, dims)
-    walks: list[Walk] = []
+    walks: list[StridedAccess] = []
     for w in found.walks:
         adjacent = all(runs_on(w.strides, b, a) for a, b in pairwise(dims))
         strides = {d: s for d, s in w.strides.items() if not (adjacent and d in dims[1:])}
@@ -221,7 +221,7 @@ def _joined(graph: AxisGraph, found: Traffic, dims: Sequence[AxisClass]) -> Traf
         )
         walks.append(replace(w, strides=strides, moved=moved, shifted=shifted))
     kept = [whole if d is dims[0] else d for d in found.dims if d not in dims[1:]]
-    return Traffic(tuple(kept), tuple(walks))
+    return StridedTraffic(tuple(kept), tuple(walks))
 
 
 def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[TransposePlan]]:
@@ -236,7 +236,7 @@ def plans(found: Iterable[Crossing], target: Target) -> Iterator[Listed[Transpos
         yield from (c for c in _rated(words, target) if isinstance(c, Candidate))
 
 
-def _word_width(walks: Iterable[Walk]) -> int:
+def _word_width(walks: Iterable[StridedAccess]) -> int:
     return min(w.word_width() for w in walks)
 
 
@@ -300,7 +300,7 @@ def _copied_per_clock(target: Target) -> float:
     return share * target.memory_nbytes_per_us / (target.multiprocessors * target.clock_mhz)
 
 
-def _asked(walk: Walk, run: int, width: int) -> float:
+def _asked(walk: StridedAccess, run: int, width: int) -> float:
     """The bytes that an element moves, in runs of so many elements: whole sectors, one more where
     runs begin anywhere, which costs a write more, and more for short runs."""
     nbytes = walk.tensor.dtype.nbytes
@@ -336,15 +336,15 @@ def _is_far_first(c: Crossing) -> bool:
     return not any(map(_shares_pairs, near)) and any(map(_shares_pairs, c.walks))
 
 
-def _shares_pairs(w: Walk) -> bool:
+def _shares_pairs(w: StridedAccess) -> bool:
     return not w.has_rows_of(2 * SECTOR_NBYTES // w.tensor.dtype.nbytes)
 
 
 def _tile(
-    found: Traffic,
+    found: StridedTraffic,
     dims: tuple[AxisClass, AxisClass],
     budget: int,
-    walks: Sequence[Walk],
+    walks: Sequence[StridedAccess],
     target: Target,
 ) -> tuple[int, int]:
     """The extents of a tile of at most `budget` elements: square but for short dimensions, small
@@ -370,7 +370,7 @@ def _tile(
 
 
 def _planes(
-    found: Traffic,
+    found: StridedTraffic,
     dims: tuple[AxisClass, AxisClass],
     most: int,
     tile: tuple[int, int],

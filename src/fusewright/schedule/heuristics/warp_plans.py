@@ -11,7 +11,7 @@ from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.product_plans import (
     STAGED_ITEMSIZE,
-    Sizes,
+    ProductSizes,
     numbers_of_splits,
 )
 from fusewright.schedule.heuristics.product_times import ALIKE, KEPT, combine_us
@@ -92,11 +92,11 @@ class WarpPlan:
         held = fragment_registers(self.fragments)
         return min(MAX_REGISTERS_PER_THREAD, self.accumulators + held + CODE.product_registers)
 
-    def stage_nbytes(self, sizes: Sizes) -> int:
+    def stage_nbytes(self, sizes: ProductSizes) -> int:
         """Of a tile of each operand."""
         return (self.rows + self.columns * self.products) * self.depth * sizes.itemsize
 
-    def tiles(self, sizes: Sizes) -> int:
+    def tiles(self, sizes: ProductSizes) -> int:
         """The tiles of a product of these sizes."""
         return sizes.batch * -(-sizes.rows // self.rows) * -(-sizes.columns // self.columns)
 
@@ -116,7 +116,7 @@ class WarpPlan:
         )
 
 
-def warp_plans(sizes: Sizes, target: Target, products: int = 1) -> list[WarpPlan]:
+def warp_plans(sizes: ProductSizes, target: Target, products: int = 1) -> list[WarpPlan]:
     """The menu's tiles for a product of these sizes, with the stages that fit: at least two of what
     is not copied as a whole."""
     tiles = (WarpPlan(r, c, k, d, a, 1, 1, products) for r, c, d, a in _MENU for k in _DEPTHS)
@@ -125,7 +125,7 @@ def warp_plans(sizes: Sizes, target: Target, products: int = 1) -> list[WarpPlan
     return [p for p in staged if p.stages > 1 or sizes.depth <= p.depth]
 
 
-def with_shared_depth(plan: WarpPlan, sizes: Sizes, target: Target) -> list[WarpPlan]:
+def with_shared_depth(plan: WarpPlan, sizes: ProductSizes, target: Target) -> list[WarpPlan]:
     """The plan with the depth of a tile shared by so many blocks that these fill the chip."""
     part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
     trips = -(-sizes.depth // plan.depth)
@@ -134,7 +134,7 @@ def with_shared_depth(plan: WarpPlan, sizes: Sizes, target: Target) -> list[Warp
 
 
 def ranked(
-    plans: Sequence[WarpPlan], sizes: Sizes, widths: tuple[int, int], target: Target
+    plans: Sequence[WarpPlan], sizes: ProductSizes, widths: tuple[int, int], target: Target
 ) -> list[WarpPlan]:
     """Plans in the order of their predicted time; of those that are as fast as the fastest, the one
     that reads the least comes first."""
@@ -147,7 +147,7 @@ def ranked(
     return [first, *(p for p in ordered if p is not first)]
 
 
-def _staged(plan: WarpPlan, sizes: Sizes, target: Target) -> WarpPlan:
+def _staged(plan: WarpPlan, sizes: ProductSizes, target: Target) -> WarpPlan:
     """The plan with as many stages as leave room for a second block, where registers do too."""
     blocks = 2 if 2 * plan.threads * plan.registers <= target.registers_per_sm else 1
     room = min(target.shared_nbytes_per_block, target.shared_nbytes_per_sm // blocks - 1024)
@@ -156,7 +156,7 @@ def _staged(plan: WarpPlan, sizes: Sizes, target: Target) -> WarpPlan:
 
 
 def warp_us(
-    sizes: Sizes,
+    sizes: ProductSizes,
     plan: WarpPlan,
     widths: tuple[int, int],
     target: Target,
@@ -189,7 +189,7 @@ def _waiting(busy: float, plan: WarpPlan, target: Target) -> float:
     return latency / (plan.stages - 1) if plan.stages > 1 else latency + busy
 
 
-def resident_blocks(sizes: Sizes, plan: WarpPlan, target: Target) -> int:
+def resident_blocks(sizes: ProductSizes, plan: WarpPlan, target: Target) -> int:
     """Blocks that a multiprocessor holds at a time."""
     return max(
         1,
@@ -202,7 +202,7 @@ def resident_blocks(sizes: Sizes, plan: WarpPlan, target: Target) -> int:
 
 
 def _clocks_of_step(
-    sizes: Sizes, plan: WarpPlan, widths: tuple[int, int], target: Target
+    sizes: ProductSizes, plan: WarpPlan, widths: tuple[int, int], target: Target
 ) -> tuple[float, ...]:
     """Clocks of a multiprocessor for a tile of the depth, by what it is busy with. A row of a tile
     that begins anywhere touches up to a sector more than it fills."""
@@ -233,7 +233,7 @@ def _norm(parts: tuple[float, ...], order: float) -> float:
 
 @lru_cache(maxsize=KEPT)
 def least_warp_us(
-    sizes: Sizes, widths: tuple[int, int], target: Target, written: int = STAGED_ITEMSIZE
+    sizes: ProductSizes, widths: tuple[int, int], target: Target, written: int = STAGED_ITEMSIZE
 ) -> float:
     """Microseconds of a product with the best of the tiles."""
     return min(warp_us(sizes, p, widths, target, written) for p in warp_plans(sizes, target))

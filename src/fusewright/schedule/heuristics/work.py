@@ -58,7 +58,7 @@ OVERLAPPED_TRIPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class MovedArray:
     """One array in global memory: its bytes, those between its elements that memory moves along
     among them, those that each stage that accesses it asks for, counted in whole sectors, and
     whether it is written. Of operands of products the tiles of the
@@ -109,7 +109,7 @@ class Work:
     threads: int
     cluster: int
     min_blocks: int
-    arrays: tuple[Array, ...]
+    arrays: tuple[MovedArray, ...]
     lines: float
     narrow: float
     shared_nbytes: int
@@ -261,7 +261,7 @@ def _ring_nbytes(s: Stage) -> int:
     return _box_nbytes(s) * s.stages if _is_box(s) and s.memory is Memory.SHARED else 0
 
 
-def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Iterator[Array]:
+def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Iterator[MovedArray]:
     """The arrays that boxes are copied from and to, in whole boxes."""
     tiles = max((blocks * _tiles_of_block(flow, s) for s in stages if s.is_mma), default=0)
     for s in filter(_is_box, stages):
@@ -271,7 +271,9 @@ def _boxed_arrays(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> Itera
             asked = blocks * trips * _box_nbytes(s) / blocks_that_share(flow.graph, s)
             nbytes = numel(memory.source.shape) * s.dtype.nbytes
             is_written = s.memory is Memory.GLOBAL
-            yield Array(memory.source.name, nbytes, (asked,), is_written, tiles, not is_written)
+            yield MovedArray(
+                memory.source.name, nbytes, (asked,), is_written, tiles, not is_written
+            )
 
 
 def _tiles_of_block(flow: Dataflow, product: Stage) -> int:
@@ -302,14 +304,14 @@ def _tiles_of_arrays(
 
 def _arrays(
     asked: Mapping[Stage, Sequence[Request]], tiles: Mapping[tuple[Stage, bool], int]
-) -> tuple[Array, ...]:
+) -> tuple[MovedArray, ...]:
     """The arrays with what each stage asks of them."""
     found: dict[tuple[Stage, bool], list[Request]] = {}
     for s, own in asked.items():
         for r in own:
             found.setdefault((r.tensor, r.tensor is s), []).append(r)
     return tuple(
-        Array(
+        MovedArray(
             t.name,
             _moved_nbytes(t),
             tuple(r.nbytes for r in own),
