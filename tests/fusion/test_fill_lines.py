@@ -119,3 +119,8 @@ def test_parts_that_fill_the_chip_lie_side_by_side_in_short_rows(shape: tuple[in
     cut = to_fill(facts, TARGET)
     assert cut is not None and cut.is_interleaved
     assert cut.count * shape[2] * 2 >= LINE_NBYTES
+
+
+def test_values_that_occur_twice_are_no_reason_for_another_form() -> None:
+    fusion = fw.trace(lambda x: fw.exp(x) + fw.exp(x), T((64, 3), "float32"))
+    assert fill_lines(fusion) is fusion

@@ -108,7 +108,8 @@ def test_rows_that_do_not_lie_in_sectors_are_not_copied_beside_a_kernel() -> Non
     def joined(*parts: Any) -> Any:
         return fw.concat(parts, axis=1)
 
-    specs = [T((n, w), "int64") for w in (5, 8, 16)] + [T((n, 7), "int64", strides=(1, n))]
+    specs = [T((n, 5), "int64", alignment=8), T((n, 8), "int64"), T((n, 16), "int64")]
+    specs += [T((n, 16), "int64", strides=(24, 1)), T((n, 7), "int64", strides=(1, n))]
     program = fw.compile(fw.trace(joined, *specs), target="sm_90a")
     assert len(program.launches) == 1 and program.kernels[0].moves is None
 

@@ -46,4 +46,5 @@ def fill_lines(fusion: Fusion) -> Fusion:
         parts = build.parts(wide, axes, partition, fill)
         return build.cast(reduce_in_parts(t.op.fn, parts), t.dtype)
 
-    return cse(rebuild(fusion, replace))
+    filled = rebuild(fusion, replace)
+    return fusion if filled is fusion else cse(filled)
