@@ -15,6 +15,7 @@ from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 interpolate = torch.nn.functional.interpolate
 aten = torch.ops.aten
 
+BICUBIC = "aten.upsample_bicubic"
 WHOLE: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("nearest", {"scale_factor": 2}, (2, 3, 5, 7)),
     ("nearest", {"size": (15, 14)}, (2, 3, 5, 7)),
@@ -33,7 +34,9 @@ OTHERS: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
 ]
 
 
-def _trained(mode: str, how: dict[str, Any], x: Any) -> list[GraphReport]:
+def _trained(
+    mode: str, how: dict[str, Any], x: Any, options: Options | None = None
+) -> list[GraphReport]:
     """The reports of a function that upsamples, whose result and gradient are as eager's."""
 
     def f(t: Any) -> Any:
@@ -41,7 +44,7 @@ def _trained(mode: str, how: dict[str, Any], x: Any) -> list[GraphReport]:
 
     reports: list[GraphReport] = []
     torch.compiler.reset()
-    run = torch.compile(f, backend=compiler(Options(), reports.append))
+    run = torch.compile(f, backend=compiler(options or Options(), reports.append))
     own, eager = (x.detach().clone().requires_grad_() for _ in range(2))
     made, wanted = run(own), f(eager)
     torch.testing.assert_close(made, wanted)
@@ -74,8 +77,35 @@ def test_other_gradients_are_one_kernel_of_torch(
     mode: str, how: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
     torch.manual_seed(1)
-    (left,) = _left(_trained(mode, how, torch.randn(shape)))
-    assert left.startswith("aten.upsample_") and left.endswith("_backward.default")
+    left = _left(_trained(mode, how, torch.randn(shape)))
+    operator = f"aten.upsample_{mode if mode != 'nearest' else 'nearest2d'}"
+    assert {n.removesuffix("2d.default") for n in left if "backward" not in n} <= {BICUBIC}
+    (back,) = (n for n in left if "backward" in n)
+    assert back.startswith(operator)
+
+
+@pytest.mark.parametrize(
+    ("mode", "how", "shape"),
+    [
+        ("bilinear", {"scale_factor": 2}, (2, 3, 5, 7)),
+        ("bilinear", {"size": (9, 4), "align_corners": True}, (2, 3, 5, 7)),
+        ("linear", {"size": 1}, (2, 3, 5)),
+        ("trilinear", {"size": (3, 5, 9)}, (1, 2, 4, 2, 5)),
+        ("nearest", {"scale_factor": 3}, (2, 3, 5, 7)),
+    ],
+)
+def test_kernels_agree_in_the_simulator(
+    mode: str, how: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(2)
+    options = Options(cpu="sim", target="sm_90a", min_ops=1)
+    reports = _trained(mode, how, torch.randn(shape), options)
+    assert not any("backward" not in n for n in _left(reports))
+
+
+def test_what_no_quotient_of_sizes_tells_is_of_torch() -> None:
+    left = _left(_trained("bilinear", {"scale_factor": 1.7}, torch.randn(2, 3, 6, 7)))
+    assert "aten.upsample_bilinear2d.default" in left
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
