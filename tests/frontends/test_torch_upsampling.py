@@ -8,9 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fusewright as fw  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
+from fusewright.frontends.torch.interpolation import interpolated  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
+from fusewright.fusion.array import Array  # noqa: E402
 
 interpolate = torch.nn.functional.interpolate
 aten = torch.ops.aten
@@ -120,3 +123,36 @@ def test_torch_traces_as_before_behind_us() -> None:
     known = op.py_kernels[key]
     _trained("bilinear", {"scale_factor": 2}, torch.randn(1, 2, 3, 4))
     assert op.py_kernels[key] is known
+
+
+def _bilinear(scale: float | None) -> Any:
+    return lambda x: aten.upsample_bilinear2d.default(x, [10, 11], False, scale, scale)
+
+
+def test_what_is_refused_says_why() -> None:
+    with pytest.raises(
+        fw.UnsupportedError, match=r"interpolation by 1\.7 of 7 elements at 11 places"
+    ):
+        fw.from_torch(_bilinear(1.7), torch.randn(2, 3, 6, 7))
+    with pytest.raises(
+        fw.UnsupportedError, match="uint8, which is rounded otherwise between its elements"
+    ):
+        fw.from_torch(_bilinear(None), torch.zeros(2, 3, 6, 7, dtype=torch.uint8))
+
+
+def test_symbolic_sizes_stay_symbolic() -> None:
+    reports: list[GraphReport] = []
+    torch.compiler.reset()
+    backend = compiler(Options(), reports.append)
+    run = torch.compile(lambda x: interpolate(x, scale_factor=2, mode="bilinear"), backend=backend)
+    for rows in (6, 9):
+        x = torch.randn(2, 3, rows, 7)
+        torch._dynamo.mark_dynamic(x, 2)
+        torch.testing.assert_close(run(x), interpolate(x, scale_factor=2, mode="bilinear"))
+    assert len(reports) == 1
+
+
+def test_interpolation_of_symbolic_sizes_is_refused() -> None:
+    x = fw.trace(lambda x: x, fw.TensorSpec((2, 3, "n"), "float32"))
+    with pytest.raises(fw.UnsupportedError, match="interpolation of n elements at 4 places"):
+        interpolated((fw.float32,), Array(x.inputs[0]), [4], False)

@@ -25,15 +25,20 @@ from fusewright.fusion.array import Array
     aten.upsample_bilinear2d.default,
     aten.upsample_trilinear3d.default,
 )
-def _linear(
+def interpolated(
     out: Dtypes,
     x: Array,
     output_size: Sequence[Any],
     align_corners: bool,
     *scales: float | None,
 ) -> Array:
+    """The lowering of linear interpolation along all axes but two; `scales` as torch has them,
+    nothing or None where sizes say it. Raises UnsupportedError for integers, and for sizes or
+    scales that do not tell the places."""
     if not out[0].is_float:
-        raise UnsupportedError(f"{out[0]} is rounded otherwise between its elements")
+        raise UnsupportedError(
+            f"interpolation of {out[0]}, which is rounded otherwise between its elements"
+        )
     made = cast_to(x, out[0].compute)
     given = scales or [None] * len(output_size)
     for axis in reversed(range(2, x.ndim)):

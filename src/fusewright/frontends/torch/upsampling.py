@@ -29,9 +29,13 @@ Rule = Callable[..., Any]
 
 
 @contextlib.contextmanager
-def derived_whole() -> Generator[None]:
-    """Has torch derive upsampling before it is spelled by gathers; torch traces one function at a
-    time."""
+def derived_whole(inputs: Sequence[Any]) -> Generator[None]:
+    """Has torch derive upsampling of functions of such inputs before it is spelled by gathers;
+    torch traces one function at a time. Not where sizes are symbols: what torch derives whole
+    makes numbers of them."""
+    if any(isinstance(x, torch.SymInt) for x in inputs):
+        yield
+        return
     keys = torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd
     taken: list[tuple[Any, Any, Any]] = []
     for packet in (getattr(aten, name) for name in (*_NEAREST, *_BETWEEN)):
