@@ -89,7 +89,7 @@ def graphs_of(model: Any, inputs: Inputs, *, train: bool) -> Graphs:
             partition_fn=cut,
             keep_inference_input_mutations=True,
         )
-        with derived_whole():
+        with derived_whole(example_inputs):
             return compile_graphs(module, example_inputs)
 
     torch.compiler.reset()

@@ -10,7 +10,7 @@ import importlib
 
 for _family in (
     *("pointwise", "reductions", "movement", "creation", "norms", "products"),
-    *("ordering", "pooling"),
+    *("ordering", "pooling", "interpolation"),
 ):
     importlib.import_module(f"fusewright.frontends.torch.{_family}")
 

@@ -87,7 +87,7 @@ def compiler(
             keep_inference_input_mutations=True,
         )
         finding = kept_graphs.finding(compile_graph) if is_kept else nullcontext()
-        with finding, nothing_donated(), derived_whole():
+        with finding, nothing_donated(), derived_whole(example_inputs):
             return compile_graphs(module, example_inputs)
 
     return compile_function

@@ -18,18 +18,27 @@ from fusewright.frontends.torch.library import aten, torch
 _NEAREST = tuple(
     f"{kind}{d}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for d in (1, 2, 3)
 )
-_LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+_BETWEEN = (
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+)
 
 Rule = Callable[..., Any]
 
 
 @contextlib.contextmanager
-def derived_whole() -> Generator[None]:
-    """Has torch derive upsampling before it is spelled by gathers; torch traces one function at a
-    time."""
+def derived_whole(inputs: Sequence[Any]) -> Generator[None]:
+    """Has torch derive upsampling of functions of such inputs before it is spelled by gathers;
+    torch traces one function at a time. Not where sizes are symbols: what torch derives whole
+    makes numbers of them."""
+    if any(isinstance(x, torch.SymInt) for x in inputs):
+        yield
+        return
     keys = torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd
     taken: list[tuple[Any, Any, Any]] = []
-    for packet in (getattr(aten, name) for name in (*_NEAREST, *_LINEAR)):
+    for packet in (getattr(aten, name) for name in (*_NEAREST, *_BETWEEN)):
         for op in (packet.default, packet.vec):
             taken += [(op, key, op.py_kernels.pop(key)) for key in keys if key in op.py_kernels]
             op._dispatch_cache.clear()
@@ -42,13 +51,10 @@ def derived_whole() -> Generator[None]:
 
 
 def upsampling_rules() -> dict[Any, Rule]:
-    """Decompositions: gathers where nothing else is known, repeats and sums of these where each
-    element is repeated a whole number of times."""
+    """Decompositions of nearest neighbours: repeats and sums of these where each element is
+    repeated a whole number of times, else gathers, and torch's gradient."""
     known = importlib.import_module("torch._decomp").decomposition_table
     rules: dict[Any, Rule] = {}
-    for name in _LINEAR:
-        op = getattr(aten, name).default
-        rules[op] = known[op]
     for name in _NEAREST:
         op, back = getattr(aten, name).default, getattr(aten, f"{name}_backward").default
         rules[op] = _repeated_or(known[op])
