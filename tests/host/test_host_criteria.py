@@ -218,6 +218,37 @@ def test_a7_bindings_are_no_wider_than_what_is_touched(seed: int) -> None:
                 assert not same, (seed, x.name, bound[k], end)
 
 
+@pytest.mark.parametrize("kind", PADDED)
+def test_a8_a_strided_block_is_written_by_what_makes_it(kind: str) -> None:
+    """Its kernel writes at the pitch of what is around it, which is filled beside it."""
+    make, specs = PADDED[kind]
+
+    def fn(*xs: Any) -> Any:
+        y = make(*xs)
+        return fw.insert(fw.zeros((y.shape[0] + 5, y.shape[1] + 7), y.dtype), y, (2, 3))
+
+    p = agreed(fn, *specs, sizes={"n": 9})
+    inside, around = figures(p)[0], figures(p)[2]
+    assert inside <= 2 and around == 0 and not p.host.stats["not_placed"]
+
+
+def test_a8_what_is_only_copied_is_the_callers_or_has_a_reason() -> None:
+    copies = 0
+    for seed in (*SEEDS, *range(300, 306)):
+        drawn = Drawn(seed)
+        program = fw.compile(fw.trace(drawn, *drawn.specs))
+        reasons = {str(r).partition(":")[0] for r in program.reasons}
+        for x in program.host.launches:
+            if x.role != "copy":
+                continue
+            copies += 1
+            callers = (RootKind.INPUT, RootKind.CONSTANT)
+            own = [b for b in x.bindings if b.access.reads and b.root.kind not in callers]
+            made = {b.tensor for b in x.bindings if b.access.writes}
+            assert not own or made & reasons or {b.tensor for b in own} <= reasons, (seed, x.name)
+    assert copies > 1
+
+
 # --- B: placement -------------------------------------------------------------------------------
 
 
