@@ -619,3 +619,15 @@ def test_y3_constants_are_held_once() -> None:
     constants = [t for t in p.fusion.inputs if t.name != "x"]
     assert len(constants) == 1
     assert p.host.roots[1].alignment >= 16
+
+
+@pytest.mark.parametrize("count", [26, 64])
+def test_pieces_that_are_left_over_are_one_kernel_in_place(count: int) -> None:
+    """A kernel reads 24 tensors; the join of the rest is made where it ends up, too."""
+    widths = [3 + k % 5 for k in range(count)]
+    p = agreed(
+        lambda *xs: fw.concat([fw.exp(x) for x in xs], axis=1), *[S(6, n) for n in widths], orders=1
+    )
+    stats = p.host.stats
+    assert stats["launches"] == -(-count // 24) and stats["edges"]["total"] == 0
+    assert stats["bytes_moved"] == 2 * 6 * 4 * sum(widths) and not stats["not_placed"]
