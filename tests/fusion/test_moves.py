@@ -440,3 +440,22 @@ def test_random_parts_of_pads(seed: int) -> None:
         return parts[0] - parts[1]
 
     assert launches(fn, S((13, 18), "float32")) == 1
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4])
+def test_a_crop_of_what_a_pad_of_sums_is_computed_with(columns: int) -> None:
+    """A pad of what is computed is read along all of the axes that it changes, or where it is
+    stored: its crop is no pad."""
+
+    def fn(x: Any) -> Any:
+        p = fw.pad(fw.sum(x, axis=1, keepdims=True), ((2, 0), (1, 2)))
+        y = (p + p)[:, :columns]
+        sums = fw.sum(fw.cumulative_sum(y, axis=1), axis=1, keepdims=True)
+        return fw.nn.softmax(p, axis=-1), y * sums
+
+    fusion = fw.trace(fn, fw.TensorSpec((3, 8), "float32"))
+    x = np.random.default_rng(3).standard_normal((3, 8)).astype(np.float32)
+    result = fw.compile(fusion).simulate(x)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -218,6 +218,37 @@ def test_a7_bindings_are_no_wider_than_what_is_touched(seed: int) -> None:
                 assert not same, (seed, x.name, bound[k], end)
 
 
+@pytest.mark.parametrize("kind", PADDED)
+def test_a8_a_strided_block_is_written_by_what_makes_it(kind: str) -> None:
+    """Its kernel writes at the pitch of what is around it, which is filled beside it."""
+    make, specs = PADDED[kind]
+
+    def fn(*xs: Any) -> Any:
+        y = make(*xs)
+        return fw.insert(fw.zeros((y.shape[0] + 5, y.shape[1] + 7), y.dtype), y, (2, 3))
+
+    p = agreed(fn, *specs, sizes={"n": 9})
+    inside, around = figures(p)[0], figures(p)[2]
+    assert inside <= 2 and around == 0 and not p.host.stats["not_placed"]
+
+
+def test_a8_what_is_only_copied_is_the_callers_or_has_a_reason() -> None:
+    copies = 0
+    for seed in (*SEEDS, *range(300, 306)):
+        drawn = Drawn(seed)
+        program = fw.compile(fw.trace(drawn, *drawn.specs))
+        reasons = {str(r).partition(":")[0] for r in program.reasons}
+        for x in program.host.launches:
+            if x.role != "copy":
+                continue
+            copies += 1
+            callers = (RootKind.INPUT, RootKind.CONSTANT)
+            own = [b for b in x.bindings if b.access.reads and b.root.kind not in callers]
+            made = {b.tensor for b in x.bindings if b.access.writes}
+            assert not own or made & reasons or {b.tensor for b in own} <= reasons, (seed, x.name)
+    assert copies > 1
+
+
 # --- B: placement -------------------------------------------------------------------------------
 
 
@@ -588,3 +619,15 @@ def test_y3_constants_are_held_once() -> None:
     constants = [t for t in p.fusion.inputs if t.name != "x"]
     assert len(constants) == 1
     assert p.host.roots[1].alignment >= 16
+
+
+@pytest.mark.parametrize("count", [26, 64])
+def test_pieces_that_are_left_over_are_one_kernel_in_place(count: int) -> None:
+    """A kernel reads 24 tensors; the join of the rest is made where it ends up, too."""
+    widths = [3 + k % 5 for k in range(count)]
+    p = agreed(
+        lambda *xs: fw.concat([fw.exp(x) for x in xs], axis=1), *[S(6, n) for n in widths], orders=1
+    )
+    stats = p.host.stats
+    assert stats["launches"] == -(-count // 24) and stats["edges"]["total"] == 0
+    assert stats["bytes_moved"] == 2 * 6 * 4 * sum(widths) and not stats["not_placed"]

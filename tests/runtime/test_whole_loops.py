@@ -323,3 +323,15 @@ def test_every_half_of_the_state_is_needed(
     found = fw.compile(fusion).simulate(x)
     same = np.allclose(found.outputs[0], fw.evaluate(fusion, x)[0], atol=1e-5)
     assert same == (offset == 0)
+
+
+@pytest.mark.parametrize(("body", "how"), [(halved, REGISTERS), (turned, BLOCK)])
+def test_explain_says_how_a_loop_runs_and_what_it_will_take(body: Any, how: str) -> None:
+    f = fw.fuse(lambda x: fw.fori_loop(0, 1000, body, x), device="sim")
+    x = draw(300)
+    text = str(f.explain(x))
+    assert how in text and "fori_loop of mul, " in text
+    (kernel,) = f.program(x).kernels
+    few = fw.compile(fw.trace(lambda x: fw.fori_loop(0, 10, body, x), S((300,), "float32")))
+    assert kernel.predicted is not None and few.kernels[0].predicted is not None
+    assert 2 * few.kernels[0].predicted.us < kernel.predicted.us < 1000 * 3

@@ -110,6 +110,11 @@ def _between(roots: Sequence[Tensor], stops: set[Tensor]) -> set[Tensor]:
     return found
 
 
+_COMPUTING = (Pointwise, Reduce, Scan, Sort, MatMul, Region)
+_SHOWN = 4
+"""Operations of the bodies of a loop or branch that a line names."""
+
+
 def op_text(t: Tensor) -> str:
     """What computes a value, in a word or two."""
     match t.op:
@@ -137,8 +142,11 @@ def op_text(t: Tensor) -> str:
             return f"insert at {', '.join(map(str, start))}"
         case OwnKernel(fn=fn):
             return f"{fn}, a kernel of its own"
-        case Region(fn=fn):
-            return f"{fn}, its bodies in kernels of their own"
+        case Region(fn=fn, bodies=bodies):
+            inside = (x for b in bodies for x in b.values if isinstance(x.op, _COMPUTING))
+            words = list(dict.fromkeys(map(op_text, inside)))
+            shown = ", ".join([*words[:_SHOWN], *(["..."] if len(words) > _SHOWN else [])])
+            return f"{fn} of {shown}" if shown else fn
         case _:
             assert_never(t.op)
 

@@ -38,6 +38,7 @@ from fusewright.fusion.ir import (
     Pointwise,
     Reduce,
     Resize,
+    Shape,
     Tensor,
     behind_views,
     is_alone,
@@ -103,7 +104,7 @@ class ReadAt:
                 return part
         changed = _changed_axes(t)
         if changed:
-            kept = _coordinates_of(changed, by)
+            kept = _coordinates_of(changed, t.shape, by)
             if kept is not None:
                 return self._changed(t, kept, by)
             self._stops = True
@@ -261,9 +262,9 @@ def _changed_axes(t: Tensor) -> tuple[int, ...]:
     return tuple(a for a, (low, high) in enumerate(ends) if (low, high) != (ZERO, ZERO))
 
 
-def _coordinates_of(axes: tuple[int, ...], by: Map) -> dict[int, int] | None:
-    """The coordinates of a map that run along these axes, each along one, and along no other; None
-    where one of them is missing."""
+def _coordinates_of(axes: tuple[int, ...], shape: Shape, by: Map) -> dict[int, int] | None:
+    """The coordinates of a map that run along these axes of a value of a shape, each along all of
+    one, and along no other; None where one of them is missing."""
     out: dict[int, int] = {}
     for axis in axes:
         c = by.index[axis]
@@ -271,6 +272,8 @@ def _coordinates_of(axes: tuple[int, ...], by: Map) -> dict[int, int] | None:
         if c not in by.at or any(c in variables(e) for e in others):
             return None
         out[axis] = by.at.index(c)
+        if by.shape[out[axis]] != shape[axis]:
+            return None
     return out
 
 
