@@ -253,3 +253,26 @@ def test_a_call_in_the_simulator_finds_races() -> None:
     kernel.ir = fw.parse_kernel(text)
     with pytest.raises(fw.InternalError, match=r"the simulator found .* races"):
         program(np.ones((2, 4096), np.float32), device="sim")
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("not yet")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda o: fw.trace(fw.exp, o),
+        lambda o: fw.trace(lambda x: o, "f32[3]"),
+        lambda o: fw.trace(lambda x: fw.sum(x, axis=o), "f32[3]"),
+        lambda o: fw.trace(lambda x: x[o], "f32[3]"),
+        lambda o: fw.config(execution=o),
+        lambda o: fw.trace(lambda x: fw.cond(o, fw.exp, fw.sin, x), "f32[3]"),
+        lambda o: fw.TensorSpec((o, 3), "float32"),
+        lambda o: fw.compile(fw.trace(fw.exp, "f32[3]"), target=o),
+    ],
+)
+def test_objects_whose_repr_fails_are_refused_as_others(call: Any) -> None:
+    with pytest.raises(fw.UserError, match="<Unprintable, whose repr fails>"):
+        call(Unprintable())

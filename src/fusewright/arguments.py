@@ -85,7 +85,10 @@ def fitting(
 
 def shown(value: object) -> str:
     """A value as messages print it: at most 60 characters, on one line."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of the caller's class: the message is about the argument, not about this
+        text = f"<{type(value).__name__}, whose repr fails>"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

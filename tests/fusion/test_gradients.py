@@ -131,6 +131,29 @@ def test_steps_pass_nothing_on(fn: Callable[[Any], Any]) -> None:
     np.testing.assert_array_equal(g, np.ones(4))
 
 
+@pytest.mark.parametrize(
+    ("fn", "x", "want"),
+    [
+        (fw.std, [1.0, 1.0], [0.0, 0.0]),
+        (lambda x: fw.sum(fw.std(x, axis=1)), [[1.0, 1.0], [1.0, 3.0]], [[0, 0], [-0.5, 0.5]]),
+        (lambda x: fw.sum(fw.nn.normalize(x, axis=0, eps=0.5)), [0.0, 0.0], [2.0, 2.0]),
+        (lambda x: fw.sum(fw.nn.normalize(x, 3.0, axis=0, eps=0.5)), [0.0, 0.0], [2.0, 2.0]),
+        (lambda x: fw.nn.cosine_similarity(x, fw.ones_like(x), axis=0), [0.0, 0.0], None),
+    ],
+)
+def test_roots_of_sums_have_no_slope_at_zero(fn: Callable[[Any], Any], x: Any, want: Any) -> None:
+    (g,) = values(fw.grad(fn), np.array(x))
+    assert np.isfinite(g).all()
+    if want is not None:
+        np.testing.assert_allclose(g, want)
+
+
+@pytest.mark.parametrize("power", [1.5, 2.0, 3.0])
+def test_norms(power: float) -> None:
+    check(lambda x: fw.nn.normalize(x, power, axis=1), draw(3, 4, low=0.2))
+    check(lambda x: fw.grad(lambda x: fw.sum(fw.nn.normalize(x, power) ** 3))(x), draw(2, 3))
+
+
 def test_kinks_are_those_of_torch() -> None:
     x = np.array([0.0, 2.0])
     (g,) = values(fw.grad(lambda x: fw.sum(fw.abs(x))), x)

@@ -296,7 +296,8 @@ def layer(d: Draw) -> str | None:
         lines.append(f"fw.nn.embedding({d.places(shape[0], 2, 3)}, {x})")
         lines.append(f"fw.nn.linear({x}, {x}, {x}[:, 0])")
     if len(shape) == 3:
-        lines.append(f"fw.nn.batch_norm({x}, None, None, training=True, eps=0.1)")
+        if shape[0] * width > 1:
+            lines.append(f"fw.nn.batch_norm({x}, None, None, training=True, eps=0.1)")
         lines.append(f"fw.nn.group_norm({x}, 1, eps=0.1)")
         lines.append(f"fw.nn.interpolate({x}, size={width + 2}, mode='linear')")
         lines.append(f"fw.nn.conv1d({x}, {x}[:, :, :1], padding=1)")

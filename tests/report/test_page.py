@@ -281,17 +281,14 @@ document.getElementById('f').onload = () => {
 """
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_browser_shows_it_at_any_width_and_lights_up_what_belongs_together(
-    width: int, tmp_path: Path
-) -> None:
+def _seen(probe: str, folder: Path) -> dict[str, Any]:
+    """What a page says in its element `out` when a browser has shown it."""
     assert BROWSER is not None
-    probe = tmp_path / "probe.html"
-    probe.write_text(_PROBE % (width, escape(page())), encoding="utf-8")
+    file = folder / "probe.html"
+    file.write_text(probe, encoding="utf-8")
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000")
     done = subprocess.run(
-        [BROWSER, *options, f"--user-data-dir={tmp_path}/profile", "--dump-dom", f"file://{probe}"],
+        [BROWSER, *options, f"--user-data-dir={folder}/profile", "--dump-dom", f"file://{file}"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -299,7 +296,48 @@ def test_a_browser_shows_it_at_any_width_and_lights_up_what_belongs_together(
     )
     found = re.search(r"<pre id=\"out\">(.*?)</pre>", done.stdout, re.DOTALL)
     assert found is not None, done.stderr[-500:]
-    seen = json.loads(unescape(found[1]))
+    return json.loads(unescape(found[1]))
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_it_at_any_width_and_lights_up_what_belongs_together(
+    width: int, tmp_path: Path
+) -> None:
+    seen = _seen(_PROBE % (width, escape(page())), tmp_path)
     assert seen["width"] == width and seen["scroll"] <= width  # no sideways scrolling of the page
     assert any("fw.exp(x" in line for line in seen["lit"]) and seen["made"] > 2
     assert seen["after"] == 0 and seen["boxed"] == 1
+
+
+def gradients(dy: Any, x: Any) -> Any:
+    norm = fw.nn.rms_norm
+    return fw.grad(lambda x, y: fw.sum(norm(x, (1024,)) * dy + norm(y * x, (1024,)) * x), (0, 1))(
+        x, dy
+    )
+
+
+_WIDTHS = """
+<body style="margin:0"><pre id=out></pre>
+<iframe id=f style="width:%dpx;height:800px;border:0" srcdoc="%s"></iframe>
+<script>
+document.getElementById('f').onload = () => {
+  const d = document.getElementById('f').contentDocument;
+  const picture = d.querySelector('.graph > .picture'), drawing = picture.querySelector('svg');
+  document.getElementById('out').textContent = JSON.stringify({
+    page: picture.parentElement.clientWidth, picture: picture.clientWidth,
+    drawing: drawing.getBoundingClientRect().width});
+};
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.parametrize(("fn", "inputs"), [(softmax, 1), (gradients, 2)])
+def test_a_graph_has_the_width_that_it_needs_and_the_page_has(
+    fn: Any, inputs: int, tmp_path: Path
+) -> None:
+    """A wide one leaves no column to the source, which stands below it."""
+    seen = _seen(_WIDTHS % (1280, escape(page(fn, inputs))), tmp_path)
+    assert abs(seen["picture"] - min(seen["drawing"], seen["page"])) <= 1
+    assert (seen["drawing"] > 0.67 * seen["page"]) == (fn is gradients)

@@ -14,6 +14,7 @@ from typing import SupportsIndex, cast as cast_type
 import numpy as np
 
 from fusewright import dtypes
+from fusewright.arguments import shown
 from fusewright.core.expr import Expr, Int, IntLike, Var, add, as_expr, constant_value, mul
 from fusewright.core.functions import FUNCTIONS
 from fusewright.dtypes import DType
@@ -202,7 +203,7 @@ def integer(op: str, what: str, given: object) -> int:
             return found
     except TypeError:
         pass
-    raise UserError(f"{op}: {what}={given!r} is {type(given).__name__}; it must be an integer")
+    raise UserError(f"{op}: {what}={shown(given)} is {type(given).__name__}; it must be an integer")
 
 
 def integers(op: str, what: str, given: object) -> tuple[int, ...]:

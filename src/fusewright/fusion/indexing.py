@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import EllipsisType
 from typing import TypeAlias, cast
 
+from fusewright.arguments import shown
 from fusewright.core.atoms import maximum, minimum
 from fusewright.core.conditions import less, prove
 from fusewright.core.expr import (
@@ -98,7 +99,7 @@ def _key_text(item: object) -> str:
         limits = cast("slice[object, object, object]", item)
         parts = [limits.start, limits.stop] + ([limits.step] if limits.step is not None else [])
         return ":".join("" if p is None else str(p) for p in parts)
-    return "..." if item is Ellipsis else repr(item)
+    return "..." if item is Ellipsis else shown(item)
 
 
 def _range_of(item: int | Expr | slice, axis: int, extent: Expr) -> tuple[IntLike, IntLike, int]:

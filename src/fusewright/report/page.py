@@ -42,8 +42,8 @@ pre span { display: block; min-height: 1.45em; } pre .n { display: inline; color
 .gone { background: var(--gone); }
 [data-t] { cursor: pointer; } .lit { background: var(--lit); } .made { background: var(--made); }
 svg .lit rect, svg rect.lit { fill: var(--lit); stroke: var(--made); stroke-width: 2.4; }
-.graph { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 1fr); gap: 0 1em; }
-@media (max-width: 60em) { .graph { grid-template-columns: minmax(0, 1fr); } }
+.graph { display: flex; flex-wrap: wrap; gap: 0 1em; } .graph > * { min-width: 0; max-width: 100%; }
+.graph > .picture { flex: 0 1 auto; } .graph > :not(.picture) { flex: 1 1 28em; }
 .panes { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30em), 1fr));
   gap: 0 1em; } .panes > * { min-width: 0; }
 @media (max-width: 40em) { body { padding: .3em .6em 3em; } pre { max-height: 26em; } }

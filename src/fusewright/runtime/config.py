@@ -11,6 +11,7 @@ from contextvars import ContextVar, Token
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Literal
 
+from fusewright.arguments import shown
 from fusewright.errors import UnsupportedError, UserError
 
 Execution = Literal["auto", "graph", "stream"]
@@ -78,7 +79,7 @@ class config:
             if not any(
                 value is a or (isinstance(value, str) and value == a) for a in _ALLOWED[name]
             ):
-                raise UserError(f"config({name}={value!r}): use one of {_ALLOWED[name]}")
+                raise UserError(f"config({name}={shown(value)}): use one of {_ALLOWED[name]}")
         self._changes = changes
         self._tokens: list[Token[Config | None]] = []
 

@@ -13,6 +13,7 @@ from fusewright.fusion.nn.arguments import check_float, check_rank, widened
 from fusewright.fusion.nn.windows import Window, read_place
 from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import astype, maximum
+from fusewright.fusion.ops.roots import root
 
 
 def normalize(x: Array, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Array:
@@ -34,8 +35,8 @@ def norm(op: str, x: Array, p: float, axis: int, *, keepdims: bool) -> Array:
     if power == 1:
         return ops.sum(ops.abs(x), axis=along, keepdims=keepdims)
     if power == 2:
-        return ops.sqrt(ops.sum(x * x, axis=along, keepdims=keepdims))
-    return ops.sum(ops.abs(x) ** power, axis=along, keepdims=keepdims) ** (1.0 / power)
+        return root(ops.sum(x * x, axis=along, keepdims=keepdims))
+    return root(ops.sum(ops.abs(x) ** power, axis=along, keepdims=keepdims), power)
 
 
 def cosine_similarity(x1: Array, x2: Array, axis: int = 1, eps: float = 1e-8) -> Array:

@@ -17,9 +17,10 @@ from fusewright.fusion import build
 from fusewright.fusion.array import Array, check_array
 from fusewright.fusion.ir import Tensor
 from fusewright.fusion.operands import check_category, check_flag
-from fusewright.fusion.ops.elementwise import astype, sqrt, where
+from fusewright.fusion.ops.elementwise import astype, where
 from fusewright.fusion.ops.manipulation import concat
 from fusewright.fusion.ops.order_keys import first_extremes
+from fusewright.fusion.ops.roots import root
 
 Axes = int | tuple[int, ...] | None
 
@@ -159,7 +160,7 @@ def std(
 ) -> Array:
     """The square root of `var`."""
     x = check_array("std", x)
-    out = sqrt(_variance("std", x, axis, correction, keepdims))
+    out = root(_variance("std", x, axis, correction, keepdims))
     return astype(out, _result_dtype("std", x))
 
 
