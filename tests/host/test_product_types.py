@@ -383,3 +383,20 @@ def test_casts_of_short_floats_are_not_rounded_to_tf32(dtype: str) -> None:
     (kernel,) = program.kernels
     assert instructions(program) and "tf32" not in str(kernel.ir)
     assert "precision" not in print_fusion(program.fusion)
+
+
+@pytest.mark.parametrize("multiply", [fw.matmul, fw.vecdot, fw.tensordot])
+@pytest.mark.parametrize(("short", "whole"), [("float8_e4m3", "int8"), ("float8_e5m2", "uint16")])
+def test_floats_of_8_bits_do_not_multiply_integers(
+    multiply: Callable[..., Any], short: str, whole: str
+) -> None:
+    specs = [fw.TensorSpec((16, 16), short), fw.TensorSpec((16, 16), whole)]
+    for pair in (specs, specs[::-1]):
+        with pytest.raises(UserError, match=rf"{short} keeps no more than 4 bits of an integer"):
+            fw.trace(lambda a, b: multiply(a, b), *pair)
+
+
+def test_floats_of_8_bits_multiply_integers_that_are_cast() -> None:
+    specs = [fw.TensorSpec((16, 16), "float8_e4m3"), fw.TensorSpec((16, 16), "int8")]
+    fusion = fw.trace(lambda a, b: fw.astype(a, "float32") @ fw.astype(b, "float32"), *specs)
+    assert fusion.outputs[0].dtype.name == "float32"

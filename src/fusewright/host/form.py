@@ -45,7 +45,7 @@ from fusewright.host.groups import (
     own_problem,
     union,
 )
-from fusewright.host.products import is_reading, view_of
+from fusewright.host.products import has_products, is_reading, view_of
 from fusewright.host.read_stored import (
     functions_between,
     needed_of,
@@ -281,7 +281,30 @@ class _Former:
             large = sum(n for n in _read_by(chain) if n * SMALL > own)
             if chain and o not in self.fusion.outputs and large <= STORED_TRIPS * own:
                 out += chain
+            else:
+                out += self._widened(o)
         return out
+
+    def _widened(self, o: Tensor) -> list[Tensor]:
+        """The functions of single elements from a product's result, or what is computed of it, to a
+        wider value: the narrow one is stored, in fewer bytes.
+
+        k1: y = a @ b, s = float32(y);  k2: softmax(s)   ->   k1: y;  k2: softmax(float32(y))
+        """
+        g = self.group_of(o)
+        found: list[Tensor] = []
+        if g is None or not has_products(g.members) or o in self.fusion.outputs:
+            return []
+        t = o
+        while isinstance(t.op, Pointwise) and not has_more_ops(found, MAX_RECOMPUTED):
+            found.append(t)
+            near = [v for v in t.op.operands if not is_rematerialisable(v)]
+            if len(near) != 1:
+                return []
+            (t,) = near
+            if t.dtype.nbytes < o.dtype.nbytes:
+                return found if self.group_of(t) is g else []
+        return []
 
     def _chain(self, o: Tensor) -> list[Tensor]:
         """The ops between inputs and a value, if they are few and elementwise, views or moves."""
