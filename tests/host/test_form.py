@@ -447,3 +447,25 @@ def test_parts_that_meet_do_not_join_the_kernel_that_makes_the_value() -> None:
         return fw.nn.softmax(y, axis=0), y[:, :300] * y[:, 1:301]
 
     agreeing(f, S((6, 600), "float32"))
+
+
+def test_joins_of_arguments_are_made_again_and_not_stored_for_a_second_kernel() -> None:
+    """Rows that begin anywhere, their halves exchanged, scaled by the largest of all: both kernels
+    read the argument, of 2 bytes an element; the join between them would have 4."""
+
+    def rounded(x: Any) -> Any:
+        y = fw.astype(x[:, :128], fw.float32)
+        half = y.shape[0] // 2
+        joined = fw.concat([-y[half:], y[:half]], axis=0)
+        s = fw.max(fw.abs(joined)) / 127 + 1e-6
+        return fw.astype(joined / s, fw.float16)
+
+    spec = S((8192, 129), "float16")
+    p = fw.compile(fw.trace(rounded, spec))
+    assert p.host.stats["bytes_moved"] < 3.1 * 8192 * 129 * 2, rules(p)
+    x = np.random.default_rng(7).integers(-9, 10, (8192, 129)).astype(np.float16)
+    result = p.simulate(x)
+    assert result.races == []
+    np.testing.assert_allclose(
+        np.asarray(result.outputs[0], "f4"), fw.evaluate(p.fusion, x)[0], rtol=2e-3
+    )

@@ -95,6 +95,34 @@ def test_prefixes_of_many_short_rows() -> None:
     np.testing.assert_allclose(got.astype("f8"), np.asarray(want, "f8"), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "columns", "is_staged"),
+    [("bfloat16", 127, True), ("bfloat16", 129, False), ("float32", 63, True)],
+)
+def test_scanned_rows_are_as_long_as_their_bytes_allow(
+    dtype: str, columns: int, is_staged: bool
+) -> None:
+    program = fw.compile(
+        fw.trace(lambda x: fw.cumulative_sum(x, axis=1), fw.TensorSpec((ROWS, columns), dtype))
+    )
+    (launch,) = program.launches
+    assert ("staged" in str(launch.kernel.heuristic)) == is_staged
+    if is_staged:
+        kinds = program.fusion.inputs[0].dtype.numpy
+        x = np.random.default_rng(columns).integers(-1, 2, (ROWS, columns)).astype(kinds)
+        result = program.simulate(x)
+        assert result.races == []
+        want = np.cumsum(np.asarray(x, "f8"), axis=1)
+        np.testing.assert_array_equal(np.asarray(result.outputs[0], "f8"), want)
+
+
+def test_scanned_rows_whose_threads_meet_in_a_bank_do_not_come_first() -> None:
+    """Rows of 256 bytes, which begin at odd elements: all threads of a warp would read one bank."""
+    spec = fw.TensorSpec((ROWS, 128), "float16", alignment=2)
+    program = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=1), spec))
+    assert "staged" not in str(program.launches[0].kernel.heuristic)
+
+
 def test_memory_is_asked_for_whole_words_once() -> None:
     (kernel,) = fw.compile(fw.trace(softmax, fw.TensorSpec((133 * 128, 19), "float16"))).kernels
     found = [s for s in walk_statements(kernel.ir) if isinstance(s, Load | Store)]

@@ -314,7 +314,7 @@ class _Former:
             t = stack.pop()
             if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
                 continue
-            is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap) or is_view(t)
+            is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap | Concat) or is_view(t)
             if is_alone(t) or not is_cheap:
                 return []
             found[t] = None

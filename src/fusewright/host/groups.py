@@ -387,7 +387,7 @@ def _depth(g: FusionGroup, t: Tensor) -> int:
 
 def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
     inside = [o for o in t.op.operands if o in g.members]
-    computed = [o for o in inside if not _reads_source(g, o)]
+    computed = [o for o in inside if is_computed(g, o)]
     match t.op:
         case MatMul() if computed:
             return "it multiplies a value that the same kernel computes"
@@ -456,13 +456,13 @@ def _only_pads(op: Resize) -> bool:
     return all(only_grows(e) for e in (*op.low, *op.high))
 
 
-def _reads_source(g: FusionGroup, t: Tensor) -> bool:
-    """Whether a member is a chain of moves from a source."""
+def is_computed(g: FusionGroup, t: Tensor) -> bool:
+    """Whether a value is computed by a kernel: no chain of moves from what it reads."""
     while t in g.members:
         if not is_view(t):
-            return False
+            return True
         t = t.op.operands[0]
-    return True
+    return False
 
 
 def only_units(t: Tensor) -> bool:

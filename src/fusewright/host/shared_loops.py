@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from fusewright.axes.classes import AxisGraph
+from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.cover import coincide, covers, overlap
 from fusewright.axes.frames import Frame
 from fusewright.core.expr import Expr, constant_value
@@ -20,6 +20,7 @@ from fusewright.fusion.inputs_behind import fast_kept, in_memory_order
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
+    IndexMap,
     MatMul,
     Parts,
     Permute,
@@ -35,8 +36,16 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.partitioning import held_of
 from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK
-from fusewright.fusion.small_tiles import is_held
-from fusewright.host.groups import Axes, FusionGroup, axes_of_source, joins_parts, only_units, tie
+from fusewright.fusion.small_tiles import MOST_OF_THREAD, is_held
+from fusewright.host.groups import (
+    Axes,
+    FusionGroup,
+    axes_of_source,
+    is_computed,
+    joins_parts,
+    only_units,
+    tie,
+)
 from fusewright.host.products import has_products, operand_views, product_problem
 from fusewright.target import MAX_CLUSTER, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
@@ -119,8 +128,8 @@ def _nest_problem(g: FusionGroup) -> str | None:
     """Why the reductions of a kernel would not run in one nest: they reduce the same axes, and of
     what they keep one has all; but for results of parts of the rows beside those of whole rows.
     Notes what the widest one reduces."""
-    partials = _partials(g)
-    rows = [r for r in g.reductions if r not in partials]
+    partials, across = _partials(g), _across(g)
+    rows = [r for r in g.reductions if r not in partials and r not in across]
     kind = "scans" if g.has_scans else "reductions"
     for some in (rows, partials):
         alike = all(coincide(g.graph, _reduced(g, some[0]), _reduced(g, r)) for r in some[1:])
@@ -301,8 +310,9 @@ def _scan_problem(g: FusionGroup) -> str | None:
         return problem
     if any(_rejoins(g, t) for t in g.members):
         return "a scan stands in no kernel that reshapes or joins what it computes"
-    first = _domain(g, g.reductions[0])
-    if not all(coincide(g.graph, first, _domain(g, r)) for r in g.reductions[1:]):
+    across = _across(g)
+    first, *others = (_domain(g, r) for r in g.reductions if r not in across)
+    if not all(coincide(g.graph, first, axes) for axes in others):
         return "the kernel's scans would run over different axes"
     if len({r.op.reverse for r in g.reductions if isinstance(r.op, Scan)}) > 1:
         return "the kernel's scans would run in both directions"
@@ -312,18 +322,97 @@ def _scan_problem(g: FusionGroup) -> str | None:
 def _ends_problem(g: FusionGroup) -> str | None:
     """Why threads that walk along lines for scans could not reduce lines on the way: they walk over
     each line once, so that nothing along it is computed of results of reductions."""
-    ends = [r for r in g.reductions if isinstance(r.op, Reduce)]
-    if not ends:
+    reductions = [r for r in g.reductions if isinstance(r.op, Reduce)]
+    if not reductions:
         return None
     if _sorts(g):
         return "a kernel sorts once, and with no scan or reduction"
-    line = next(_reduced(g, r) for r in g.reductions if isinstance(r.op, Scan))
+    across, line = _across(g), _line(g)
+    ends = [r for r in reductions if r not in across]
+    totals = {r.op.operands[0] for r in ends if isinstance(r.op.operands[0].op, Parts)}
+    if any(isinstance(r.op, Scan) and r.op.operands[0] in totals for r in g.reductions):
+        # What is scanned would be stored until the totals are known; its source is smaller.
+        return "a scan of parts stands in no kernel with their totals, which another one scans"
+    if across and (problem := _across_problem(g, across)) is not None:
+        return problem
     if not all(coincide(g.graph, _reduced(g, r), line) for r in ends):
         return "a scan stands in no kernel with reductions along other axes"
-    later = (t for t in g.members if g.depths[t])
+    later = _behind(g, ends)
     if any(g.graph.depends(c, line) for t in later for c in g.axes[t] if not c.is_unit):
         return "a scan stands in no kernel that computes its lines of results of reductions"
     return None
+
+
+def _line(g: FusionGroup) -> Axes:
+    """The axes along which a kernel scans; none for a kernel that does not."""
+    return next((_reduced(g, r) for r in g.reductions if isinstance(r.op, Scan)), ())
+
+
+def _across(g: FusionGroup) -> list[Tensor]:
+    """The reductions of a kernel with scans along no axis of a line, so that each place of the
+    lines has a result: threads that walk along all lines that one runs over have what it needs."""
+    line = _line(g)
+    return [
+        r
+        for r in (g.reductions if line else ())
+        if isinstance(r.op, Reduce)
+        and not any(g.graph.depends(c, line) for c in _reduced(g, r) if not c.is_unit)
+    ]
+
+
+def _across_problem(g: FusionGroup, across: Sequence[Tensor]) -> str | None:
+    """Why no threads could walk along all the lines that some reductions run over: they run over
+    the same ones, so few that registers have an element of each, and read no other place of
+    them."""
+    what = "a scan stands in no kernel with reductions along other axes"
+    scan = next(r for r in g.reductions if isinstance(r.op, Scan))
+    first = _domain(g, scan)
+    if not all(covers(g.graph, first, _domain(g, r)) for r in across):
+        return what
+    reduced = [_reduced(g, r) for r in across]
+    if not all(coincide(g.graph, reduced[0], axes) for axes in reduced[1:]):
+        return f"{what}, of which there are several"
+    lines = _numel(tuple(c.extent for c in reduced[0]))
+    fast, nbytes = _neighbours(g, scan)
+    are_beside = fast is not None and g.graph.depends(fast, reduced[0])
+    most = WARP_SIZE * math.gcd(lines, MAX_VECTOR_NBYTES // nbytes)
+    most = most if are_beside else MOST_OF_THREAD
+    if not 0 < lines <= most:
+        return f"{what} of more than {most} elements"
+    if any(isinstance(t.op, IndexMap) and is_computed(g, t.op.operands[0]) for t in g.members):
+        return f"{what} and reads other places of its lines"
+    # Where all neighbours are in a sector, scans alone have as few blocks.
+    beside = SECTOR_NBYTES // nbytes
+    if are_beside and lines <= beside:
+        return None
+    held = [*_line(g), *reduced[0]]
+    blocks = _numel(tuple(c.extent for c in first if not g.graph.depends(c, held)))
+    if fast is not None and not g.graph.depends(fast, held):
+        blocks //= beside
+    return None if blocks >= LEAST_PARTS else f"{what} in {blocks} blocks; {LEAST_PARTS} would do"
+
+
+def _neighbours(g: FusionGroup, reduction: Tensor) -> tuple[AxisClass | None, int]:
+    """The axis of what is reduced along which neighbours lie in memory, if it has several elements,
+    and the bytes of an element of the narrowest source of its size."""
+    (source,), axes = reduction.op.operands, _domain(g, reduction)
+    sized = [a for a, c in enumerate(axes) if not c.is_unit]
+    order = in_memory_order(source, sized, lambda v: v.op.operands)
+    size = _numel(source.shape)
+    found = (s.dtype.nbytes for s in g.sources if _numel(s.shape) == size)
+    return axes[order[-1]] if order else None, min(found, default=source.dtype.nbytes)
+
+
+def _behind(g: FusionGroup, ends: Sequence[Tensor]) -> set[Tensor]:
+    """The members that are computed of some of them, and these."""
+    known = dict.fromkeys(ends, True)
+
+    def is_behind(t: Tensor) -> bool:
+        if t not in known:
+            known[t] = t in g.members and any(map(is_behind, t.op.operands))
+        return known[t]
+
+    return {t for t in g.members if is_behind(t)}
 
 
 def _rejoins(g: FusionGroup, t: Tensor) -> bool:

@@ -4,13 +4,15 @@ scanned axis fast in memory     a block takes rows; a thread scans a vector, the
                                 block their totals, trip after trip, with a carry from trip to trip
 another axis fast               threads side by side over that axis, runs of the scanned one down
                                 the block; with enough columns, every thread walks alone
+
+What reductions run across lines is held by threads that have all of these (`scan_lines`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
@@ -21,10 +23,8 @@ from fusewright.schedule.copies import copy_after, recompute
 from fusewright.schedule.edits import set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics import staged_rows
-from fusewright.schedule.heuristics.candidates import Candidate, Listed, distinct
+from fusewright.schedule.heuristics.candidates import Listed, distinct
 from fusewright.schedule.heuristics.common import (
-    Params,
-    by_stride,
     cache_inputs,
     estimate,
     merge_all,
@@ -33,15 +33,18 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.reduction_facts import widest_vectors
 from fusewright.schedule.heuristics.reduction_plans import (
     FEW_ELEMENTS_PER_THREAD,
     threads_along,
 )
-from fusewright.schedule.heuristics.space import joined_axes
+from fusewright.schedule.heuristics.scan_lines import (
+    THREADS_AT_ONCE,
+    ScanLines,
+    ScanPlan,
+    threads_beside,
+)
 from fusewright.schedule.heuristics.staged_rows import StagedRows
 from fusewright.schedule.inline import inline_most, load_first
-from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
@@ -72,69 +75,11 @@ all of them load, wait and store in step (one H100, 2026-11-27)."""
 MOST_LANES = 4
 """Lines of a thread side by side where blocks share them: for each it holds a total, what is before
 it, and what it has of other blocks."""
-THREADS_AT_ONCE = 512
-"""Threads of a multiprocessor whose blocks share lines, with 128 registers each. With 64 some are
-spilled, and each look at a semaphore drops the first-level cache in which they are: 57.7 us for
-13.8 (bfloat16[8192, 768], one H100, 2026-11-27)."""
 RUN_OF_ROW = 2
 """Elements of a row that a thread takes side by side where no vector divides rows: its accesses ask
 for the sectors of all of them once each, and with one element it exchanges once for each. Predicted
 for rows of 5001 floats, 128 us for a copy: 203 with four, 142 with two, 220 with one (512 threads).
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ScanPlan:
-    """Elements of a vector along the fast axis, elements of a line that a thread scans at once (0
-    for all of them), threads along the line, lines that threads of a block begin side by side,
-    whether these go through shared memory, lines of a thread, whether lines are neighbours in
-    the results but not in what is read: the run of a thread is then what a vector reads; the lines
-    of a block that lie further apart than those side by side; and the blocks that share a line, and
-    wait for each other's totals."""
-
-    inner: bool
-    vector: int
-    run: int
-    along: int
-    beside: int
-    is_staged: bool = False
-    own: int = 1
-    is_across: bool = False
-    apart: int = 1
-    parts: int = 1
-
-    @property
-    def min_blocks(self) -> int:
-        """Blocks that have to fit a multiprocessor."""
-        threads = self.along * self.beside * self.apart
-        return THREADS_AT_ONCE // threads if self.parts > 1 else 0
-
-    @property
-    def candidate(self) -> Candidate[ScanPlan]:
-        """The plan with its parameters by name."""
-        kind = "rows" if self.inner else "columns"
-        what = f"{self.beside} {kind} a block, {self.along} threads along, runs of {self.run}"
-        if not self.run:
-            lines = "a line" if self.own == 1 else f"{self.own} lines"
-            what = f"{lines} a thread, blocks of {self.beside}"
-        if self.is_across:
-            kind, what = "columns_across", f"{what}, each read in vectors"
-        if self.is_staged:
-            kind, what = f"{kind}_staged", f"{what}, through shared memory"
-        if self.parts > 1:
-            what = f"{what}, {self.parts} blocks along"
-        params = Params.of(
-            f"scan_{kind}",
-            vector=self.vector,
-            run=self.run,
-            along=self.along,
-            beside=self.beside,
-            own=self.own if self.own > 1 else None,
-            apart=self.apart if self.apart > 1 else None,
-            parts=self.parts if self.parts > 1 else None,
-            min_blocks=self.min_blocks,
-        )
-        return Candidate(what, params, self)
 
 
 class ScanScheduler:
@@ -150,19 +95,19 @@ class ScanScheduler:
         relate(flow, reference)
         assert isinstance(reference.op, Scan)
         self._axis = reference.op.axis
-        line, kept = reference.frame.output[self._axis], _kept_loop(flow, reference, self._axis)
-        self._line = line
+        self._of = lines = ScanLines.of(flow, reference, self._axis)
+        self._line = line = lines.line
         self._nbytes = reference.operands[0].dtype.nbytes
         self._has_runs = (line.extent.interval[0] or 0) > 0
         self._length, self._lines = estimate(line.extent), numel(reference.shape)
-        self._run = -(-self._length // -(-self._length // RUN)) if self._length else RUN
-        self._lines //= max(self._length, 1)
-        self._inner = kept is None or _is_fast(flow, line)
-        found = widest_vectors(flow, reference, kept, Loop(line), inner=self._inner).whole
+        self._lines //= max(self._length, 1) * lines.own
+        self._inner = lines.is_inner
+        found = lines.widest(flow, reference, inner=self._inner)
         self._vector = min(found, _widest_store(flow, reference))
-        beside = by_stride(flow, _kept_axes(reference, self._axis))
-        axes = joined_axes(flow, reference, beside, [Loop(line)])
-        self._neighbours = estimate(axes[-1].axis.extent) if axes else 1
+        own = lines.own * (1 if self._inner else self._vector)
+        run = max(1, min(RUN, FEW_ELEMENTS_PER_THREAD // own)) if lines.across else RUN
+        self._run = -(-self._length // -(-self._length // run)) if self._length else run
+        self._neighbours = lines.neighbours(flow, reference)
         self._held_nbytes = self._length * sum(s.dtype.nbytes for s in self._held)
 
     def candidates(self) -> Iterator[Listed[ScanPlan]]:
@@ -180,14 +125,19 @@ class ScanScheduler:
 
     def _plans(self) -> Iterator[ScanPlan]:
         """Rows of which a thread holds one, and that no vector divides, go through shared memory
-        first, if there is one for each thread of the chip's first blocks: there alone their
-        accesses fill sectors."""
+        first, if there is one for each thread of the chip's first blocks, and no more than two
+        threads meet in a bank: there alone their accesses fill sectors."""
+        if self._of.across:
+            yield from self._crossed()
+            return
         vector = MAX_VECTOR_NBYTES // self._nbytes
         staged = ScanPlan(True, vector, 0, 1, staged_rows.THREADS, is_staged=True)
-        is_short = self._inner and self._length <= staged_rows.LONGEST
+        tiles, results = self._whole_arrays()
+        is_short = self._inner and self._length <= staged_rows.longest(sum(tiles + results))
         abound = self._lines >= staged.beside * self._target.multiprocessors
         is_odd = is_short and self._vector == 1 < vector
-        comes_first = is_odd and abound and self._fits(staged)
+        meets = staged_rows.ways(self._length * max(tiles + results, default=self._nbytes)) > 2
+        comes_first = is_odd and abound and not meets and self._fits(staged)
         if comes_first:
             yield staged
         if self._has_runs:
@@ -200,6 +150,26 @@ class ScanScheduler:
         yield from self._alone()
         if is_short and not comes_first:
             yield staged
+
+    def _crossed(self) -> Iterator[ScanPlan]:
+        """Where reductions run across lines: threads have all lines that one runs over, alone or
+        side by side. Of rows that are less than a line of memory threads one below the other take
+        shorter runs, too, so that they ask for neighbours."""
+        of = self._of
+        if self._has_runs and of.are_beside:
+            side = threads_beside(of.count, self._vector)
+            down = max(1, min(THREADS // side, -(-self._length // self._run)))
+            others = self._lines // (of.count * self._target.multiprocessors)
+            for along in (down, down // 2):
+                if along >= 1:
+                    apart = max(1, min(THREADS // (2 * along * side), others))
+                    for run in dict.fromkeys((self._run, -(-self._run // 2))):
+                        yield ScanPlan(False, self._vector, run, along, side, apart=apart)
+        elif self._has_runs:
+            plans = self._rows() if self._inner else self._columns()
+            yield from (replace(p, own=of.own) for p in plans)
+        vector = self._vector if of.are_beside else 1
+        yield ScanPlan(False, vector, 0, 1, THREADS // 2, own=of.count)
 
     def _alone(self) -> Iterator[ScanPlan]:
         """A thread walks over its lines alone: over one, or over as many as leave the chip full, so
@@ -290,9 +260,7 @@ class ScanScheduler:
         row, chip = lines * self._nbytes, lines * self._target.multiprocessors // self._lines
         if self._lines % lines or row >= LINE_NBYTES // 2 or row % SECTOR_NBYTES == 0:
             return
-        size = self._length * self._lines
-        tiles = [s.dtype.nbytes for s in self.flow.inputs if numel(s.shape) == size]
-        results = [s.dtype.nbytes for s in self.flow.outputs if numel(s.shape) == size]
+        tiles, results = self._whole_arrays()
         # A result takes the place of the one array that it has the size of: thread by thread.
         held = sum(tiles) if tiles == results and len(tiles) == 1 else sum(tiles + results)
         widest = max(tiles + results, default=self._nbytes)
@@ -307,6 +275,15 @@ class ScanScheduler:
         vector = math.gcd(MAX_VECTOR_NBYTES // widest, self._length * lines)
         if vector > 1 and parts > 1 and run >= RUN:
             yield ScanPlan(False, vector, run, along, lines, is_staged=True, parts=parts)
+
+    def _whole_arrays(self) -> tuple[list[int], list[int]]:
+        """The bytes of an element of the inputs, and of the results, that have all elements."""
+        size = self._length * self._lines * self._of.own
+        tiles, results = (
+            [s.dtype.nbytes for s in some if numel(s.shape) == size]
+            for some in (self.flow.inputs, self.flow.outputs)
+        )
+        return tiles, results
 
     def _threads_of_block(self, beside: int) -> int:
         """Threads of a block; more where a multiprocessor has room for few that hold lines."""
@@ -366,10 +343,10 @@ class ScanScheduler:
         for s in before if plan.parts > 1 else ():
             gather_blocks(flow, s, "slices")
         reference = self._scans[0]
-        set_loops(flow, reference, _loops(flow, reference, self._axis, plan))
+        set_loops(flow, reference, ScanLines.of(flow, reference, self._axis).loops(flow, plan))
         transform_like(flow, reference, align=True)
         has_columns = plan.vector > 1 and not plan.inner
-        if plan.run:
+        if plan.run or has_columns:
             vectorize_accesses(flow, reference, self._held if has_columns else ())
         for s in before if plan.parts > 1 and has_columns else ():
             # The totals of all of a thread's lines go at once.
@@ -399,7 +376,7 @@ class ScanScheduler:
     def _apply_staged(self, plan: ScanPlan) -> bool:
         flow, reference = self.flow, self._scans[0]
         staged = StagedRows(flow, self._length * self._lines)
-        loops = _loops(flow, reference, self._axis, plan)
+        loops = ScanLines.of(flow, reference, self._axis).loops(flow, plan)
         if len(loops) != 3:
             return False
         set_loops(flow, reference, loops)
@@ -415,7 +392,7 @@ class ScanScheduler:
             gather_blocks(flow, block_scan(flow, s, plan.run), "slices")
         staged = StagedRows(flow, self._length * self._lines)
         _read_twice(flow)
-        kept = _kept_loop(flow, reference, self._axis)
+        kept = merge_all(flow, ScanLines.of(flow, reference, self._axis).kept)
         outer, run = split(flow, Loop(reference.frame.output[self._axis]), plan.run)
         trips, along = split(flow, outer, plan.along)
         trips, parts = split(flow, trips, plan.parts)
@@ -431,45 +408,6 @@ class ScanScheduler:
         set_loops(flow, reference, (*around, Loop(along.axis, Parallel.TIDX), *down, run))
         transform_like(flow, reference, align=True)
         return staged.bind(tuple(around), rows, plan.vector, plan.along, plan.beside)
-
-
-def _loops(flow: Dataflow, reference: Stage, axis: int, plan: ScanPlan) -> tuple[Loop, ...]:
-    """Lines over blocks and threads; of a line trips, threads, and the run of a thread. The lanes
-    of a vector stand last."""
-    line = reference.frame.output[axis]
-    kept = _kept_loop(flow, reference, axis)
-    if not plan.run:
-        if kept is None:
-            return (Loop(line),)
-        kept, threads = split(flow, kept, plan.beside)
-        blocks, own = split(flow, kept, plan.own) if plan.own > 1 else (kept, None)
-        bound = (Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX))
-        beside = () if own is None else (Loop(own.axis, Parallel.UNROLL),)
-        is_open = estimate(line.extent) * plan.own <= FEW_ELEMENTS_PER_THREAD
-        walk = Parallel.UNROLL if is_open else Parallel.SERIAL
-        return (*bound, Loop(line, walk), *beside)
-    outer, run = split(flow, Loop(line), plan.run)
-    trips, along = split(flow, outer, plan.along)
-    out: list[Loop] = []
-    lanes: list[Loop] = []
-    shared: tuple[Loop, ...] = ()
-    if plan.parts > 1:
-        trips, parts = split(flow, trips, plan.parts)
-        shared = (Loop(parts.axis, Parallel.BIDX),)
-    if kept is not None:
-        if plan.vector > 1 and not plan.inner:
-            kept, vector = split(flow, kept, plan.vector)
-            lanes.append(vector)
-        blocks, beside = split(flow, kept, plan.beside)
-        side = Parallel.TIDY if plan.inner else Parallel.TIDX
-        if plan.apart > 1:
-            blocks, apart = split(flow, blocks, plan.apart)
-            out.append(Loop(apart.axis, Parallel.TIDZ))
-        grid = Parallel.BIDY if shared else Parallel.BIDX
-        out = [Loop(blocks.axis, grid), *out, Loop(beside.axis, side)]
-    down = Parallel.TIDX if plan.inner else Parallel.TIDY
-    out += [trips, *shared, Loop(along.axis, down), Loop(run.axis, Parallel.UNROLL)]
-    return (*out, *lanes)
 
 
 def _widest_store(flow: Dataflow, reference: Stage) -> int:
@@ -505,28 +443,6 @@ def _read_twice(flow: Dataflow) -> None:
             scanned += s.operands
     for s in [s for s in reversed(flow.stages) if s in between]:
         recompute(flow, s)
-
-
-def _kept_axes(s: Stage, axis: int) -> tuple[AxisClass, ...]:
-    """The axes that are not scanned."""
-    return tuple(c for k, c in enumerate(s.frame.output) if k != axis)
-
-
-def _kept_loop(flow: Dataflow, s: Stage, axis: int) -> Loop | None:
-    """One loop over the axes that are not scanned, the one that is fast in memory innermost."""
-    return merge_all(flow, by_stride(flow, _kept_axes(s, axis)))
-
-
-def _is_fast(flow: Dataflow, line: AxisClass) -> bool:
-    """Whether the scanned axis is the fast one of the largest tensor that is read."""
-    best = (-1, True)
-    for s in computed(flow.stages):
-        for p, read in zip(s.operands, s.frame.operands, strict=True):
-            for index, stride in zip(read, strides_of(p), strict=True) if p.is_input else ():
-                if isinstance(index, AxisClass) and stride == Int(1):
-                    found = (numel(p.shape), flow.graph.depends(index, [line]))
-                    best = max(best, found, key=lambda x: x[0])
-    return best[1]
 
 
 def _is_fast_in_results(flow: Dataflow, line: AxisClass) -> bool:

@@ -49,16 +49,14 @@ from fusewright.schedule.heuristics.common import (
     split,
     vectorize_accesses,
 )
-from fusewright.schedule.heuristics.staged_rows import THREADS, StagedRows
+from fusewright.schedule.heuristics.staged_rows import THREADS, StagedRows, ways
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
-    LINE_NBYTES,
     MAX_VECTOR_NBYTES,
     SECTOR_NBYTES,
-    WORD_NBYTES,
     Target,
 )
 
@@ -197,7 +195,7 @@ class ShortRowsPlanner:
         if count * self._length > HELD or blocks < self._target.multiprocessors:
             return 1
         row = self._length * max(self._nbytes)
-        if _ways(count * row) > _ways(row):
+        if ways(count * row) > ways(row):
             return 1
         results = [y for y in self._flow.outputs if numel(y.shape) == total]
         steps = [
@@ -316,11 +314,6 @@ class _Lanes:
 
     read: tuple[AxisClass, ...]
     written: tuple[AxisClass, ...]
-
-
-def _ways(nbytes: int) -> int:
-    """How many threads of a warp meet in a bank where each begins so many bytes behind another."""
-    return max(1, math.gcd(nbytes, LINE_NBYTES) // WORD_NBYTES)
 
 
 def _is_at_memory(s: Stage) -> bool:

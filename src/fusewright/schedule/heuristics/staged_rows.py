@@ -10,6 +10,8 @@ and back. Every sector is asked for once, although no vector divides a row.
 
 from __future__ import annotations
 
+import math
+
 from fusewright.axes.classes import AxisClass
 from fusewright.fusion.ir import Take, TakeAlong
 from fusewright.schedule.copies import tile_after, tile_before
@@ -19,11 +21,23 @@ from fusewright.schedule.heuristics.common import numel, vectorize_accesses
 from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.target import LINE_NBYTES, WORD_NBYTES
 
 LONGEST = 64
 """Elements of a row: of 128 threads, two arrays of 4 bytes then fill a quarter of shared memory."""
 THREADS = 128
 """Threads, and rows, of a block: vectors of any width divide what it brings."""
+
+
+def longest(nbytes: int) -> int:
+    """Elements of a row at most where all arrays that go through shared memory have so many bytes
+    for each: of narrow ones rows are longer and fill no more."""
+    return max(LONGEST, 2 * 4 * LONGEST // max(nbytes, 1))
+
+
+def ways(nbytes: int) -> int:
+    """How many threads of a warp meet in a bank where each begins so many bytes behind another."""
+    return max(1, math.gcd(nbytes, LINE_NBYTES) // WORD_NBYTES)
 
 
 def _gathers_from(s: Stage, p: Stage) -> bool:
