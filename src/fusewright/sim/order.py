@@ -470,9 +470,9 @@ def _places(group: Replayable, change: Change) -> Array:
     front of it or behind it as before."""
     events = group.trace.events
     places = np.arange(len(events), dtype=np.float64)
-    points = [p for p in group.points if p.statement is change.moved]
-    if not points:
+    if change.moved is None:
         return places
+    points = [p for p in group.points if p.statement is change.moved]
     at = np.array([p.at for p in points])
     for number, e in enumerate(events):
         if e.statement is change.moved and isinstance(e, TracedAccess):
