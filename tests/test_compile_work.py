@@ -11,6 +11,7 @@ from tests.work import calls
 
 import fusewright as fw
 from fusewright.corpus import CORPUS
+from fusewright.kir.analysis import accesses
 
 A_FIFTH_OF_A_SECOND = 2_400_000
 """Calls, with room for a fifth more: ten million take a second on the slower machine."""
@@ -103,10 +104,10 @@ GATED = (_bf16(8192, 4096), _bf16(14336, 4096), _bf16(14336, 4096))
     ("fn", "specs", "least"),
     [
         pytest.param(_tn, (_bf16(4096, 4096), _bf16(4096, 4096)), 1_190_000, id="4096 cubed"),
-        pytest.param(_tn, (_bf16(4096, 512), _bf16(4096, 512)), 890_000, id="K of 512"),
-        pytest.param(_tn, (_bf16(4096, 65536), _bf16(4096, 65536)), 1_170_000, id="K of 65536"),
-        pytest.param(_gelu, GELU, 2_280_000, id="bias and gelu"),
-        pytest.param(_gated, GATED, 1_540_000, id="gated"),
+        pytest.param(_tn, (_bf16(4096, 512), _bf16(4096, 512)), 855_000, id="K of 512"),
+        pytest.param(_tn, (_bf16(4096, 65536), _bf16(4096, 65536)), 1_130_000, id="K of 65536"),
+        pytest.param(_gelu, GELU, 1_910_000, id="bias and gelu"),
+        pytest.param(_gated, GATED, 1_410_000, id="gated"),
         pytest.param(_tn, (_bf16(4097, 4104), _bf16(4104, 4104)), 2_250_000, id="odd rows"),
         pytest.param(_tn, (_bf16("m", 4096), _bf16(4096, 4096)), 665_000, id="symbolic rows"),
         pytest.param(_tn, (_bf16(16, 4096), _bf16(4096, 4096)), 745_000, id="few rows"),
@@ -116,6 +117,25 @@ def test_of_a_product(fn: Callable[..., Any], specs: tuple[fw.TensorSpec, ...], 
     """`least`: the calls of 2026-11-27; they do not grow with the sum's length."""
     fusion = fw.trace(fn, *specs)
     assert calls(lambda: fw.compile(fusion)) < 1.25 * least
+
+
+def test_accesses_of_a_ring_whose_laps_are_not_full_are_enumerated_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """63 tiles of the depth in four stages: which slot is the first is another one for each tile of
+    the result, so that 500 iterations stand for both loops. What a pass found the next one finds
+    again; 44 accesses are different ones in the course of the pipeline."""
+    made: list[object] = []
+    original = accesses._enumerate
+
+    def counted(*a: Any) -> Any:
+        made.append(a)
+        return original(*a)
+
+    monkeypatch.setattr(accesses, "_enumerate", counted)
+    specs = _bf16(7936, 4032), _bf16(4032, 16128), _bf16(16128)
+    fw.compile(fw.trace(_gelu, *specs))
+    assert 20 < len(made) < 60
 
 
 LARGE = {"group_norm_silu": 2}

@@ -11,13 +11,17 @@ import pytest
 from test_products_verify import CASES, Case
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "kir"))
 
+from test_rings import PRODUCTS as RINGS, TARGET, case_of as case_of_ring
 from turn_cases import CASES as TURNS, Array, TurnCase
 
 import fusewright as fw
 from fusewright.core.node import children, walk
 from fusewright.kir import ir
-from fusewright.sim.verify import moves_of, weakenings_of
+from fusewright.kir.pipeline import run_pipeline
+from fusewright.kir.text import parse_kernel
+from fusewright.sim.verify import Case as Run, moves_of, verify_kernel, weakenings_of
 from fusewright.verify import case_of
 
 NOTHING = "it stands first or last among its siblings: there is nothing to move it over"
@@ -123,6 +127,25 @@ FREE_IN_CLUSTERS = {
 }
 """The same where the blocks of a cluster finish shares of a sum."""
 
+FIRST_COPIES = "the thread that makes the mbarriers issues the first copies, too"
+GENERIC = "to expect bytes is no act of the copy engine, which the fence is for"
+FREE_BY_HAND = {
+    ("MbarExpect", "", "up", ""): NOTHING,
+    ("AsyncWait", "mma", "up", "Alloc"): ALLOCATION,
+    ("BlockSync", "", "up", "Alloc"): ALLOCATION,
+    ("MbarExpect", "", "up", "Alloc"): ALLOCATION,
+    ("MbarWait", "", "up", "Alloc"): ALLOCATION,
+    ("BlockSync", "", "up", "Compute"): IN_REGISTERS,
+    ("AsyncWait", "bulk", "up", "Compute"): IN_REGISTERS,
+    ("BlockSync", "", "up", "For"): FIRST_COPIES,
+    ("BlockSync", "", "up", "BoxLoad"): FIRST_COPIES,
+    ("BlockSync", "", "down", "ProxyFence"): FIRST_COPIES,
+    ("ProxyFence", "", "up", "BlockSync"): FIRST_COPIES,
+    ("MbarExpect", "", "down", "ProxyFence"): GENERIC,
+    ("ProxyFence", "", "up", "MbarExpect"): GENERIC,
+}
+"""The same in rings that are written by hand, also such that no role copies."""
+
 QUICK = ("1 stages, all blocks", "3 stages, all blocks")
 EACH = pytest.mark.parametrize(
     "case",
@@ -145,10 +168,14 @@ Move = tuple[str, str, str, str]
 
 def moved(kernel: fw.Kernel, arrays: list[Array]) -> tuple[set[Move], int]:
     """The moves that nothing was said of, and how many were caught."""
-    found = moves_of(kernel.ir, case_of(kernel, arrays))
+    return moved_in(kernel.ir, case_of(kernel, arrays))
+
+
+def moved_in(kernel: ir.Kernel, run: Run) -> tuple[set[Move], int]:
+    found = moves_of(kernel, run)
     silent: set[Move] = set()
     for m in found:
-        over = beside(kernel.ir, m.sync, m.direction)
+        over = beside(kernel, m.sync, m.direction)
         kind = m.sync.kind.value if isinstance(m.sync, ir.AsyncCommit | ir.AsyncWait) else ""
         name = "" if over is None else type(over).__name__
         move = (type(m.sync).__name__, kind, m.direction, name)
@@ -187,6 +214,37 @@ def test_a_moved_sync_of_a_turn_is_caught_or_was_free_to_move(case: TurnCase) ->
     free = FREE_IN_CLUSTERS if case.mode == "cluster" else FREE_IN_TURNS
     assert silent <= {*FREE, *free}
     assert caught >= 5
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_syncs_of_a_ring_by_hand_that_wait_for_less_or_are_moved(name: str) -> None:
+    kernel = run_pipeline(parse_kernel(RINGS[name].text()), TARGET)
+    run, _ = case_of_ring(RINGS[name], kernel)
+    weaker = weakenings_of(kernel, run)
+    assert len(weaker) >= 2
+    assert [str(w.weaker) for w in weaker if w.race is None] == []
+    silent, caught = moved_in(kernel, run)
+    assert silent <= {*FREE, *FREE_BY_HAND}
+    assert caught >= 7
+
+
+def test_what_a_sync_does_in_memory_moves_with_it() -> None:
+    """A wait before the barrier that tells of its mbarrier reads what may not be made yet: moved by
+    a replay or written so, and as the barrier's move or as the wait's."""
+    ring = RINGS["fewer tiles than stages, pipelined"]
+    kernel = run_pipeline(parse_kernel(ring.text()), TARGET)
+    run, _ = case_of_ring(ring, kernel)
+    found = {(type(m.sync).__name__, m.direction): m for m in moves_of(kernel, run)}
+    lines = str(kernel).splitlines()
+    at = next(k for k, line in enumerate(lines) if "block_sync" in line)
+    assert "mbar_wait" in lines[at + 1]
+    lines[at : at + 2] = reversed(lines[at : at + 2])
+    written = parse_kernel("\n".join(lines))
+    (race,) = verify_kernel(written, case_of_ring(ring, written)[0], blocks=None).missing
+    texts = {str(race).splitlines()[0]}
+    for move in (("MbarWait", "up"), ("BlockSync", "down")):
+        texts.add(str(found[move].race).splitlines()[0])
+    assert len(texts) == 1 and "read after write of ring_full[0]" in texts.pop()
 
 
 def test_a_barrier_moved_behind_the_roles_is_caught() -> None:

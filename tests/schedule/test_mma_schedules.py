@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -301,6 +303,13 @@ def test_registers_of_warpgroups(registers: tuple[int, int]) -> None:
         x.circular_buffer(3, warp_specialized=True, registers=registers)
     with pytest.raises(fw.ScheduleError, match="give warp_specialized=True"):
         x.circular_buffer(3, registers=(40, 232))
+
+
+@pytest.mark.parametrize("registers", [5, "ab", (40.0, 232), (None, 232), {40: 1, 232: 2}])
+def test_registers_are_two_integers(registers: Any) -> None:
+    x = fw.Schedule(_fusion())["x"].cache_after(by="bulk")
+    with pytest.raises(fw.ScheduleError, match="it must be a tuple of two integers, or None"):
+        x.circular_buffer(3, warp_specialized=True, registers=registers)
 
 
 def test_only_the_copy_engine_has_warps_of_its_own() -> None:

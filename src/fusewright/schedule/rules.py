@@ -123,7 +123,12 @@ ON_TENSORS: Edits = {
     "cache_after": {"by": COPY, "readers": optional(TENSORS), "memory": MEMORY},
     "cache_before": {"by": COPY},
     "rfactor": {"axes": AXIS_OR_AXES},
-    "circular_buffer": {"stages": INTEGER, "prefetch": optional(INTEGER), "warp_specialized": FLAG},
+    "circular_buffer": {
+        "stages": INTEGER,
+        "prefetch": optional(INTEGER),
+        "warp_specialized": FLAG,
+        "registers": optional(several(INTEGER, "a tuple of two integers")),
+    },
     "mma": {"warpgroups": optional(COUNT), "warps": optional(WARPS)},
     "request_serial_grid_reduction": {"mode": MODE, "work_dtype": optional(DTYPE)},
     "recompute": {},

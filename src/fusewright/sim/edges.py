@@ -60,7 +60,8 @@ def _number(agent: Agent, model: Model) -> tuple[int, int]:
 class EdgeTest:
     """Whether a history orders the two ends of each edge; `agents` says who makes each event,
     `warps` and `blocks` are those of each strand, `ends` is the place each strand comes to,
-    `loads` what mbarriers counted, `made` the columns that say who knows that one is made."""
+    `loads` what mbarriers counted, `made` the columns that say who knows that one is made, and
+    `places` says where each event stands in the changed kernel."""
 
     agents: Array
     columns: Columns
@@ -71,13 +72,15 @@ class EdgeTest:
     ends: Array
     loads: Deliveries
     made: Mapping[tuple[int, int], Barrier]
+    places: Array
 
     def unordered(self, edges: Array) -> Array:
         """Which edges (event, strand, event, strand, same thread) are executed and not ordered."""
         a, sa, b, sb, same = edges.T
         agent, proxied, writes, beyond, _ = self.agents
         first = agent[a]
-        before, after = self.history.at(sa, a), self.history.at(sb, b)
+        before = self.history.at(sa, self.places[a])
+        after = self.history.at(sb, self.places[b])
         column, stamp = self._stamps(first, a, sa, before)
         state = self.history.state
         learned = state.learned[after]

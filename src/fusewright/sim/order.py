@@ -31,6 +31,7 @@ from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault, Phases
 from fusewright.sim.replayable import Replayable, Step, SyncPoint
 from fusewright.sim.report import statement_text
+from fusewright.sim.trace import TracedAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +465,23 @@ class Verdict:
     faults: list[Fault]
 
 
+def _places(group: Replayable, change: Change) -> Array:
+    """Where each event stands in the changed kernel: what a sync does in memory moves with it, in
+    front of it or behind it as before."""
+    events = group.trace.events
+    places = np.arange(len(events), dtype=np.float64)
+    if change.moved is None:
+        return places
+    points = [p for p in group.points if p.statement is change.moved]
+    at = np.array([p.at for p in points])
+    for number, e in enumerate(events):
+        if e.statement is change.moved and isinstance(e, TracedAccess):
+            nearest = points[int(np.abs(at - number).argmin())]
+            behind = 0.25 if number > nearest.at else -0.25
+            places[number] = _place(nearest, change) + behind
+    return places
+
+
 def replay(group: Replayable, change: Change) -> Verdict:
     """What the syncs, changed as asked, leave without an order, and the rules they break."""
     model = group.model
@@ -479,7 +497,7 @@ def replay(group: Replayable, change: Change) -> Verdict:
         faults += lives.faults(group.remote, model)
     test = EdgeTest(
         group.agents, group.columns, group.warps, group.blocks, model, history, run.ends, run.loads,
-        run.made,
+        run.made, _places(group, change),
     )  # fmt: skip
     found: list[Unordered] = []
     for c in group.conflicts:

@@ -213,8 +213,10 @@ def shared_allocs(kernel: Kernel) -> tuple[tuple[StatementSite, Alloc], ...]:
 
 # --- what is enumerated once --------------------------------------------------------------------
 
-_KEPT_NBYTES = 1 << 25
-"""Of what is kept: that of the passes over one large kernel, or of some twenty."""
+_KEPT_NBYTES = 1 << 26
+"""Of what is kept: that of the passes over one large kernel, or of some forty. Of a product whose
+tiles of the depth do not fill the laps of its ring, 500 iterations are enumerated in 50 million
+bytes; with half of that each pass enumerated most of them again (3.1 s of Python for 2.2)."""
 _ENTRY_NBYTES = 1 << 10
 """What keeping something takes beside its arrays, roughly."""
 
