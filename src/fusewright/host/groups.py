@@ -332,7 +332,7 @@ def _crops_computed(g: FusionGroup, t: Tensor) -> bool:
     stack = [t]
     while stack:
         v = stack.pop()
-        if is_crop(v) and not _reads_source(g, v.op.operands[0]):
+        if is_crop(v) and is_computed(g, v.op.operands[0]):
             return True
         found.add(v)
         stack.extend(o for o in v.op.operands if o in g.members and o not in found)

@@ -20,7 +20,7 @@ from fusewright.core.sampling import Points, Sampler
 from fusewright.core.substitution import estimate
 from fusewright.host.moves import Move, MoveDim, MoveGrid, MoveLoop, Moves, grid_of
 from fusewright.schedule.heuristics.requests import SAMPLES, distinct, spread
-from fusewright.schedule.heuristics.work import Array, Work
+from fusewright.schedule.heuristics.work import MovedArray, Work
 from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, SECTOR_NBYTES, WARP_SIZE
 
 REGISTERS = 32
@@ -32,7 +32,7 @@ PAIR_NBYTES = 2 * SECTOR_NBYTES
 class _Side:
     """One side of a part: the array, the accesses of its warps, and the lines they look up."""
 
-    array: Array
+    array: MovedArray
     warps: int
     lines: float
 
@@ -99,7 +99,7 @@ def _sides(m: Move, x: MoveLoop, visits: float) -> tuple[_Side, ...]:
         nbytes, asked = count * x.width * itemsize, sectors * SECTOR_NBYTES
         is_written = site is m.target
         beside = 0.0 if is_written else max(0.0, pairs * PAIR_NBYTES - asked)
-        array = Array(
+        array = MovedArray(
             site.root.name,
             nbytes,
             (asked,),
