@@ -15,7 +15,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import DType, uint8
 from fusewright.errors import UserError
 from fusewright.host.assemble import HostProgram
-from fusewright.host.regions import Region, meet, region
+from fusewright.host.regions import ByteRegion, meet, region
 from fusewright.runtime.arrays import ArrayInfo, Device, describe, overlaps_itself
 from fusewright.runtime.config import active
 from fusewright.runtime.control import Loaded
@@ -317,16 +317,16 @@ def check_out(
     check_outs_apart({k: bytes_of(o) for k, o in enumerate(out) if o is not None})
 
 
-def bytes_of(o: ArrayInfo) -> Region:
+def bytes_of(o: ArrayInfo) -> ByteRegion:
     """The bytes of the elements of an array."""
     size = o.dtype.nbytes
     steps = [(n, abs(s) * size) for n, s in zip(o.shape, o.strides, strict=True)]
     return region(o.bytes_range[0], steps, size)
 
 
-def check_outs_apart(places: Mapping[int, Region]) -> None:
+def check_outs_apart(places: Mapping[int, ByteRegion]) -> None:
     """Raises UserError where two arrays of `out=`, by position, have an element in common."""
-    before: list[tuple[int, Region]] = []
+    before: list[tuple[int, ByteRegion]] = []
     for k, place in sorted(places.items(), key=lambda x: x[1].start):
         before = [x for x in before if x[1].end > place.start]
         for j, other in before:

@@ -17,7 +17,7 @@ from fusewright.frontends.torch.graph_call import GraphCall
 from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.options import Options, options_of
-from fusewright.frontends.torch.partition import Partition, partition
+from fusewright.frontends.torch.partition import GraphPartition, partition
 from fusewright.frontends.torch.permutations import tell_permutations
 from fusewright.frontends.torch.plain_biases import plain_biases
 from fusewright.frontends.torch.plain_scalars import plain_scalars
@@ -166,7 +166,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)
 
 
-def parts_to_fuse(module: Any, options: Options) -> tuple[list[Part], Partition]:
+def parts_to_fuse(module: Any, options: Options) -> tuple[list[Part], GraphPartition]:
     """The parts of an aten graph module that become regions, in order, and how it was cut. The
     module is rewritten to the operators that regions take."""
     tell_permutations(module.graph)
