@@ -116,6 +116,22 @@ def test_depths_that_make_no_ring(stages: int, prefetch: int | None) -> None:
         c.circular_buffer(stages, prefetch)
 
 
+@pytest.mark.parametrize(
+    ("by", "stages"), [("cp_async", 1000), ("cp_async", 10**9), ("bulk", 10**6)]
+)
+def test_a_ring_that_no_block_has_room_for_is_refused_by_its_bytes(by: str, stages: int) -> None:
+    """Before its copies are looked at, of which there may be as many."""
+    s = fw.Schedule(fw.trace(lambda x: fw.sum(x, axis=1), fw.TensorSpec((64, 1 << 20), "float32")))
+    t = s.outputs[0]
+    t.split(1, 64).parallelize(0, fw.BIDx).parallelize(2, fw.TIDx)
+    x = s.tensors[0].cache_after(by=by)
+    s.transform_like(t)
+    x.inline_at(t, 2).circular_buffer(stages)
+    message = f"needs {4 * 64 * stages} bytes of shared memory.*fewer stages"
+    with pytest.raises(fw.ScheduleError, match=message):
+        s.lower("sm_90a")
+
+
 def test_rings_want_asynchronous_copies() -> None:
     c = fw.Schedule(_fusion())["x"].cache_after()
     with pytest.raises(fw.ScheduleError, match=r"cache_after\(by='cp_async'\)"):

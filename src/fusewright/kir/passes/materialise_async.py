@@ -36,6 +36,7 @@ from fusewright.kir.ir import (
     Store,
 )
 from fusewright.kir.passes.bulk_rows import BulkRows, Pair, rows_of
+from fusewright.kir.passes.pack_shared import check_each_fits
 from fusewright.kir.substitute import Substitution, with_fresh_loops
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import CP_ASYNC_NBYTES, MAX_VECTOR_NBYTES, Target
@@ -51,7 +52,8 @@ def materialise_async(kernel: Kernel, target: Target) -> Kernel:
               for k { s <- x[k]; use s }                ->   for p < ahead { s[p] <- x[p] }
                                                              for k { s[k + ahead] <- x[k + ahead];
                                                                      use s[k] }
-    checks:   what is copied is only moved, in sizes that the copies take, else ScheduleError
+    checks:   what is copied is only moved, in sizes that the copies take, into tiles that a block
+              has room for, else ScheduleError
     order:    first, while loops stand as scheduled; waits, fences and barriers follow from data,
               but a ring knows how many groups or which phase of its mbarriers a tile waits for
     """
@@ -72,7 +74,9 @@ def materialise_async(kernel: Kernel, target: Target) -> Kernel:
             )
     work = _Materialiser(kernel)
     body = work.body(kernel.body, _Around())
-    return replace(kernel, body=(*work.barriers, *body))
+    new = replace(kernel, body=(*work.barriers, *body))
+    check_each_fits(new, target)
+    return new
 
 
 @dataclass(frozen=True, slots=True)

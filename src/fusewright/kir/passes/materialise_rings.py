@@ -41,6 +41,7 @@ from fusewright.kir.ir import (
     StMatrix,
     Store,
 )
+from fusewright.kir.passes.pack_shared import check_each_fits
 from fusewright.kir.passes.ring_protocol import RingProtocol, ring_protocol
 from fusewright.kir.passes.specialise_warps import load_role_warps, with_roles
 from fusewright.kir.substitute import Substitution, with_fresh_loops
@@ -58,8 +59,8 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
                                                          expect k + ahead; s[k + ahead] <- ... }
               or, warp specialised,              role { for k { wait empty k; s[k] <- box k } }
                                                  role { for k { wait k; use s[k]; arrive } }
-    checks:   tiles of one loop agree on their ring, boxes fill them under no condition, else
-              ScheduleError
+    checks:   tiles of one loop agree on their ring, boxes fill them under no condition, a block has
+              room for each, else ScheduleError
     order:    first, while loops stand as scheduled; waits for products, fences and barriers follow
               from data
     """
@@ -69,7 +70,9 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
         raise ScheduleError(
             f"{kernel.name} copies boxes, which {target} does not do; copy by cp_async"
         )
-    return _Materialiser(kernel).kernel()
+    new = _Materialiser(kernel).kernel()
+    check_each_fits(new, target)
+    return new
 
 
 def _is_uncounted(s: Statement) -> bool:

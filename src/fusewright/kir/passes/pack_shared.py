@@ -39,6 +39,7 @@ from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, MbarInit
 from fusewright.kir.passes.packing import Item, Overlap, Rules, pack
 from fusewright.kir.traverse import walk_statements
+from fusewright.memory import Memory
 from fusewright.target import SHARED_BASE_ALIGNMENT, WARP_SIZE, Target
 
 _MANY = -2
@@ -71,6 +72,20 @@ def pack_shared(kernel: Kernel, target: Target) -> Kernel:
         packed = pack_apart(kernel, target)
     _check_room(packed, target)
     return packed
+
+
+def check_each_fits(kernel: Kernel, target: Target) -> None:
+    """Raises ScheduleError where one buffer alone, such as a ring of many tiles, takes more shared
+    memory than a block has: before its copies are looked at one by one."""
+    found = [s.buffer for s in walk_statements(kernel) if isinstance(s, Alloc)]
+    shared = [b for b in found if b.memory is Memory.SHARED]
+    largest = max(shared, key=shared_nbytes, default=None)
+    if largest is not None and shared_nbytes(largest) > target.shared_nbytes_per_block:
+        raise ScheduleError(
+            f"{largest} of {kernel.name} needs {shared_nbytes(largest)} bytes of shared memory; a "
+            f"block of {target} has {target.shared_nbytes_per_block}; use smaller tiles or fewer "
+            "stages"
+        )
 
 
 def _check_room(kernel: Kernel, target: Target) -> None:
