@@ -640,6 +640,7 @@ ROWS: dict[str, dict[str, Row]] = {
     "ScheduledTensor.mma": {
         "warpgroups": (lambda: multiplied(), lambda: multiplied(warpgroups=1)),
         "warps": (lambda: multiplied(), lambda: multiplied(warps=(2, 2))),
+        "by_lanes": (lambda: multiplied(), lambda: multiplied(by_lanes=True)),
     },
     "Program.__call__": {
         "arrays": (lambda: PROGRAM(X, device="sim"), lambda: PROGRAM(-X, device="sim")),

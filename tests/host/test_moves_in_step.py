@@ -4,14 +4,16 @@ is predicted to take knows in which lines parts meet."""
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright import driver
 from fusewright.core.expr import constant_value
 from fusewright.host.move_work import move_work
-from fusewright.host.moves import THREADS, MoveGrid, Moves, grid_of
+from fusewright.host.moves import THREADS, MoveGrid, Moves, grid_of, move_kernel
 from fusewright.schedule.heuristics.cost import cost
 from fusewright.target import target_of
 
@@ -24,14 +26,21 @@ def beside_softmax(*parts: Any) -> Any:
     return fw.concat([*before[:2], fw.nn.softmax(last, axis=1), *before[2:]], axis=1)
 
 
-def _moves(program: fw.Program) -> Moves:
-    (found,) = (k.moves for k in program.kernels if k.moves is not None)
+def _with_moves(fn: Any, *specs: fw.TensorSpec) -> tuple[fw.Program, list[Moves]]:
+    """The program of a function, and what its launches of moves were made of."""
+    found: list[Moves] = []
+
+    def made(moves: Moves, name: str) -> Any:
+        found.append(moves)
+        return move_kernel(moves, name)
+
+    with mock.patch.object(driver, "move_kernel", made):
+        return fw.compile(fw.trace(fn, *specs), target="sm_90a"), found
+
+
+def _moves(widths: tuple[int, ...], rows: int | str, dtype: str) -> Moves:
+    _, (found,) = _with_moves(beside_softmax, *[T((rows, w), dtype) for w in widths])
     return found
-
-
-def _compiled(widths: tuple[int, ...], rows: int | str, dtype: str) -> fw.Program:
-    specs = [T((rows, w), dtype) for w in widths]
-    return fw.compile(fw.trace(beside_softmax, *specs), target="sm_90a")
 
 
 @pytest.mark.parametrize(
@@ -47,17 +56,14 @@ def _compiled(widths: tuple[int, ...], rows: int | str, dtype: str) -> fw.Progra
 def test_a_block_moves_all_parts_of_its_rows(
     widths: tuple[int, ...], rows: int, dtype: str
 ) -> None:
-    if dtype == "int8":  # more parts than loads of a thread under way
+    def scanned(*parts: Any) -> Any:
+        *copied, last = parts
+        return fw.concat([*copied, fw.cumulative_sum(last, axis=1, dtype="int8")], axis=1)
 
-        def fn(*parts: Any) -> Any:
-            *copied, last = parts
-            return fw.concat([*copied, fw.cumulative_sum(last, axis=1, dtype="int8")], axis=1)
-
-        specs = [T((rows, w), dtype) for w in widths]
-        program = fw.compile(fw.trace(fn, *specs), target="sm_90a")
-    else:
-        program = _compiled(widths, rows, dtype)
-    grid = grid_of(_moves(program))
+    # parts of int8 are more than the loads that a thread has under way
+    fn = scanned if dtype == "int8" else beside_softmax
+    program, (moves,) = _with_moves(fn, *[T((rows, w), dtype) for w in widths])
+    grid = grid_of(moves)
     assert grid.is_in_step
     each = [constant_value(x.of_row) or 0 for x in grid.loops]
     own = max(1, THREADS // max(each))
@@ -75,14 +81,14 @@ def test_a_block_moves_all_parts_of_its_rows(
 
 
 def test_rows_of_more_vectors_than_threads_and_unknown_ones_go_on_alone() -> None:
-    assert not grid_of(_moves(_compiled((5, 8000, 1030, 64), 64, "float32"))).is_in_step
-    assert not grid_of(_moves(_compiled((64, 32), 64, "float32"))).is_in_step
-    rows = _moves(_compiled((5, 8, 16, 33), "n", "float32"))
+    assert not grid_of(_moves((5, 8000, 1030, 64), 64, "float32")).is_in_step
+    assert not grid_of(_moves((64, 32), 64, "float32")).is_in_step
+    rows = _moves((5, 8, 16, 33), "n", "float32")
     assert grid_of(rows).is_in_step
 
 
 def test_pairs_of_sectors_in_which_parts_meet_are_moved_again_unless_in_step() -> None:
-    moves = _moves(_compiled((5, 8, 16, 2048), 100_000, "float64"))
+    moves = _moves((5, 8, 16, 2048), 100_000, "float64")
     in_step = [a for a in move_work(moves).arrays if a.is_written]
     grid = grid_of(moves)
     apart = MoveGrid(grid.loops, grid.spans, grid.threads, is_in_step=False)
@@ -96,7 +102,7 @@ def test_pairs_of_sectors_in_which_parts_meet_are_moved_again_unless_in_step() -
 
 
 def test_whole_rows_are_moved_once() -> None:
-    moves = _moves(_compiled((512, 512, 512, 512), 1000, "float32"))
+    moves = _moves((512, 512, 512, 512), 1000, "float32")
     assert all(a.returns[1] == 1.0 and not a.unfilled for a in move_work(moves).arrays)
     reads = [a for a in move_work(moves).arrays if not a.is_written]
     assert all(sum(a.requested) == a.nbytes for a in reads)
@@ -110,12 +116,12 @@ def test_rows_that_do_not_lie_in_sectors_are_not_copied_beside_a_kernel() -> Non
 
     specs = [T((n, 5), "int64", alignment=8), T((n, 8), "int64"), T((n, 16), "int64")]
     specs += [T((n, 16), "int64", strides=(24, 1)), T((n, 7), "int64", strides=(1, n))]
-    program = fw.compile(fw.trace(joined, *specs), target="sm_90a")
-    assert len(program.launches) == 1 and program.kernels[0].moves is None
+    program, moves = _with_moves(joined, *specs)
+    assert len(program.launches) == 1 and not moves
 
 
 def test_a_launch_of_moves_takes_at_least_what_its_bytes_take() -> None:
-    moves = _moves(_compiled((64, 32, 64), 200_000, "float32"))
+    moves = _moves((64, 32, 64), 200_000, "float32")
     nbytes = sum(a.nbytes for a in move_work(moves).arrays)
     assert cost(move_work(moves), TARGET).us > nbytes / TARGET.memory_nbytes_per_us
 
@@ -125,8 +131,7 @@ def test_elements_a_step_apart_are_written_a_warp_at_a_time() -> None:
         return fw.stack([x, fw.nn.softmax(y, axis=1), z + 1], axis=2)
 
     specs = [T((5000, 512), "bfloat16")] * 3
-    program = fw.compile(fw.trace(stacked, *specs), target="sm_90a")
-    found = [k.moves for k in program.kernels if k.moves is not None]
+    _, found = _with_moves(stacked, *specs)
     assert len(found) == 1
     (written,) = (a for a in move_work(found[0]).arrays if a.is_written)
     assert written.returns[1] == 6.0  # pairs read and written, of which a third is its own

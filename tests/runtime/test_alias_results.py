@@ -222,3 +222,8 @@ def test_libraries_without_views(library: Any, words: str) -> None:
 def test_a_flag_is_a_bool() -> None:
     with pytest.raises(fw.UserError, match="alias_results"):
         fw.compile(fw.trace(lambda x: x.T, X), alias_results="yes")  # type: ignore[arg-type]
+
+
+def test_results_that_are_views_have_no_order_of_their_own() -> None:
+    with pytest.raises(fw.UserError, match="alias_results=True beside out_layouts"):
+        fw.fuse(lambda x: x.T, alias_results=True, out_layouts=[(1, 0)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from types import ModuleType
 from typing import Any, TypeAlias, cast
@@ -43,6 +43,7 @@ from fusewright.fusion.operands import (
     Category,
     check_category,
     check_device,
+    check_factors,
     check_no_stream,
     check_scalar,
     check_size,
@@ -183,23 +184,10 @@ def bitwise(op: str, fn: str, *operands: object) -> Array:
     return Array(build.pointwise(_OF_BOOLS[fn] if is_bool else fn, *tensors))
 
 
-def check_factors(op: str, factors: Sequence[Array]) -> None:
-    """Raises UserError for 8-bit floats beside integers: as 8-bit floats the integers would keep 3
-    or 4 bits."""
-    dtypes = [x.dtype for x in factors]
-    short = next((d for d in dtypes if d.is_float and d.nbytes == 1), None)
-    whole = next((d for d in dtypes if d.is_integer), None)
-    if short is not None and whole is not None:
-        raise UserError(
-            f"{op} of {dtypes[0]} and {dtypes[1]}: {short} keeps no more than 4 bits of an "
-            f"integer; cast both, as in fw.astype(x, 'float32'), or the {short} operand to {whole}"
-        )
-
-
 def matrix_product(op: str, a: object, b: object) -> Array:
     """The array API's matmul."""
     pair = (check_array(op, a), check_array(op, b))
-    check_factors(op, pair)
+    check_factors(op, [x.dtype for x in pair])
     dtype = common_dtype(op, pair)
     check_category(op, dtype, "numeric", of_complex=True)
     return Array(build.matmul(op, *(as_tensor(x, dtype) for x in pair)))

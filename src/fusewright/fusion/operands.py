@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeGuard
 
 import numpy as np
@@ -99,6 +100,18 @@ def check_category(op: str, dtype: DType, category: Category, *, of_complex: boo
             )
     elif not _accepts(category, dtype):
         raise UserError(f"{op} of {dtype}: it takes {category} arrays; {_ASK[category]}")
+
+
+def check_factors(op: str, factors: Sequence[DType]) -> None:
+    """UserError for 8-bit floats beside integers: as 8-bit floats the integers would keep 3 or 4
+    bits."""
+    short = next((d for d in factors if d.is_float and d.nbytes == 1), None)
+    whole = next((d for d in factors if d.is_integer), None)
+    if short is not None and whole is not None:
+        raise UserError(
+            f"{op} of {factors[0]} and {factors[1]}: {short} keeps no more than 4 bits of an "
+            f"integer; cast both, as in fw.astype(x, 'float32'), or the {short} operand to {whole}"
+        )
 
 
 def check_scalar(op: str, scalar: Scalar | complex, dtype: DType) -> None:

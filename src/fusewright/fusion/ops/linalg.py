@@ -13,12 +13,11 @@ from fusewright.fusion.array import (
     Array,
     as_tensor,
     check_array,
-    check_factors,
     common_dtype,
     matrix_product,
 )
 from fusewright.fusion.ir import Tensor
-from fusewright.fusion.operands import check_category
+from fusewright.fusion.operands import check_category, check_factors
 from fusewright.fusion.ops.elementwise import conj
 
 
@@ -30,7 +29,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 
 def _pair(op: str, x1: Array, x2: Array) -> tuple[Tensor, Tensor]:
     both = (check_array(op, x1), check_array(op, x2))
-    check_factors(op, both)
+    check_factors(op, [x.dtype for x in both])
     dtype = common_dtype(op, both)
     check_category(op, dtype, "numeric", of_complex=True)
     return as_tensor(both[0], dtype), as_tensor(both[1], dtype)
