@@ -33,7 +33,7 @@ from fusewright.kir.text import print_kernel
 from fusewright.programs.model import Dispatch, ProgramModel
 from fusewright.programs.regions import region_dispatch
 from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.cost import Cost, cost, repeated
+from fusewright.schedule.heuristics.cost import Cost, cost, held_in_shared_memory, repeated
 from fusewright.schedule.heuristics.work import work_of
 
 
@@ -130,29 +130,29 @@ def whole_loop(
 def _in_one_block(kernel: Kernel, lowered: KernelIr, laps: Laps, name: str) -> KernelIr | str:
     """The kernel of one block; or why there is none, or none that pays."""
     if any(constant_value(d.extent) != 1 for d in lowered.grid) and not is_faster_alone(kernel):
-        return "one multiprocessor would take longer than all of them and a launch"
+        return "one multiprocessor would take longer than all of them behind a launch"
     return in_one_block(lowered, laps, name, kernel.target)
 
 
 def is_faster_alone(kernel: Kernel) -> bool:
     """Whether one multiprocessor is predicted to do the work of a kernel, on what it has in shared
-    memory, before all of them have done it behind a launch in a graph."""
+    memory, before a launch behind another one in a graph has its first bytes."""
     known = kernel.target.calibration
     costs = _costs(kernel)
-    return (
-        costs is not None and costs[1].us - known.start_us - known.memory_latency_us <= costs[0].us
-    )
+    return costs is not None and costs[1].us <= known.start_us + known.memory_latency_us
 
 
 def _costs(kernel: Kernel) -> tuple[Cost, Cost] | None:
-    """What a launch costs, and what it would on a single multiprocessor."""
+    """What a launch costs, and what its work does on a single multiprocessor that has its arrays
+    in shared memory."""
     target = kernel.target
     if kernel.segment is None or kernel.heuristic is None:
         return None
     flow = kernel.segment.dataflow()
     schedule_group(flow, target, kernel.heuristic)
     work = work_of(flow, kernel.heuristic)
-    return cost(work, target), cost(work, replace(target, multiprocessors=1))
+    whole, alone = cost(work, target), cost(work, replace(target, multiprocessors=1))
+    return whole, held_in_shared_memory(alone, whole, target)
 
 
 class _Arrays:

@@ -102,6 +102,18 @@ def cost(work: Work, target: Target) -> Cost:
     return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
 
 
+def held_in_shared_memory(alone: Cost, whole: Cost, target: Target) -> Cost:
+    """What a launch costs on one multiprocessor with its arrays in shared memory: nothing is
+    launched, and nothing waits for memory or the second-level cache. Its blocks are rounds of one,
+    which wait for each other as those of the `whole` launch do, once."""
+    known = target.calibration
+    found = dict(alone.parts) | {"memory": 0.0, "cache": 0.0}
+    found["latency"] = dict(whole.parts)["latency"]
+    waited = max(0.0, found["latency"] - known.start_us - known.memory_latency_us)
+    us = _norm((found | {"latency": waited}).values(), known.overlap)
+    return replace(alone, us=us, parts=tuple(found.items()))
+
+
 def repeated(one: Cost, times: int, nbytes: int, target: Target) -> Cost:
     """The predicted time of a launch that does so often what another one does once, and moves
     `nbytes` in all: nothing is launched between two times, and what one hands to the next is not
