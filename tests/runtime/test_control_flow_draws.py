@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_cuda import FakeDriver
 from fake_fixtures import gpu as gpu
-from test_control_flow import S, close, draw, loops as loops, on_device
+from test_control_flow import S, close, draw, loops as loops, numbers as numbers, on_device
 
 import fusewright as fw
 

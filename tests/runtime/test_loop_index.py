@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from fake_cuda import FakeDriver
 from fake_fixtures import gpu as gpu
-from test_control_flow import S, agree, close, draw, loops as loops, on_device, witnessed
+from test_control_flow import (
+    S,
+    agree,
+    close,
+    draw,
+    loops as loops,
+    numbers as numbers,
+    on_device,
+    witnessed,
+)
 
 import fusewright as fw
 from fusewright.fusion.text import parse_fusion

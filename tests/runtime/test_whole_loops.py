@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fake_cuda import FakeDriver
 from fake_fixtures import gpu as gpu
-from test_control_flow import S, close, draw, on_device, witnessed
+from test_control_flow import S, close, draw, numbers as numbers, on_device, witnessed
 
 import fusewright as fw
 from fusewright.core.expr import mod
