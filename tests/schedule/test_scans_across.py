@@ -181,3 +181,15 @@ def test_reductions_across_different_lines_are_two_kernels() -> None:
     assert not any("cut in two" in str(r) for r in program.reasons)
     arrays = arrays_for((70, 90, 6), "float32")
     check(program.simulate(*arrays), fusion, arrays)
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (5, 1), (18961,)], ids=str)
+def test_a_line_of_one_element_is_a_line(shape: tuple[int, ...]) -> None:
+    """A form of 18,961 elements scans the total of its only part."""
+    p = fw.compile(
+        fw.trace(lambda x: fw.cumulative_sum(x, axis=len(shape) - 1), T(shape, "float32"))
+    )
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    found = p.simulate(x)
+    assert not found.races
+    np.testing.assert_allclose(found.outputs[0], np.cumsum(x, -1, np.float64), rtol=1e-4, atol=1e-3)

@@ -131,8 +131,9 @@ class ScanLines:
         line, kept, across = (Loop(self.line),), self.kept, self.across
         lanes, others = (across, kept + line) if self.are_beside else (kept, across + line)
         if inner:
-            lanes, others = line, across + kept
-        beside, other = merge_all(flow, lanes), merge_all(flow, others)
+            others = across + kept
+        beside = line[0] if inner else merge_all(flow, lanes)
+        other = merge_all(flow, others)
         width = widest_vectors(flow, reference, other, beside, inner=True).whole
         while self.are_beside and self.count % width:
             width //= 2
