@@ -70,11 +70,13 @@ def test_a_wide_result_of_the_program_is_read_as_it_is() -> None:
     agree(program)
 
 
-def test_sums_of_two_wide_values_stay_wide() -> None:
-    """No single narrow value makes it again."""
+def test_what_two_functions_widen_is_stored_once_and_narrow() -> None:
+    """A row and all rows are widened where they are read."""
 
     def f(x: Any, w: Any) -> Any:
         y = scores(x, w)
         return fw.nn.softmax(wide(y) * fw.exp(wide(y[:1])), axis=-1)
 
-    agree(program_of(f))
+    program = program_of(f)
+    assert stored(program) == ["bfloat16"]
+    agree(program)
