@@ -1,5 +1,5 @@
-"""`python -m bench.run --suite products [--cases a,b] [--peers torch,compile] [--neighbours]
-[--save DIR | --load DIR] [--out FILE] [--budget-seconds N]`
+"""`python -m bench.run --suite products [--cases a,b] [--peers torch,compile,nvfuser]
+[--neighbours] [--save DIR | --load DIR] [--out FILE] [--budget-seconds N]`
 
 Method: operands are random and normal. What is measured is all of a program: a product with what
 follows it. Each peer is one CUDA graph of calls, each on the next of several copies of the
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import fusewright as fw
+from bench import nvfuser_peer
 from bench.graphs import graphed, rounds_us, same_bits
 from bench.outcome import Outcome, geometric_mean, kept_share, said_plan
 from bench.products import (
@@ -299,10 +300,10 @@ def _measured(e: Entry, peers: Sequence[str], folder: Path | None) -> Outcome:
     errors: dict[str, float] = {}
     failures: dict[str, str] = {}
     for peer in ("fusewright", *(peers if not e.of else peers[:1])):
-        fn = _peer(peer, p, program)
-        if fn is None:
-            continue
         try:
+            fn = _peer(peer, p, program, copies[0])
+            if fn is None:
+                continue
             errors[peer] = error_of(p, copies[0], fn(*copies[0]))
             fns[peer] = fn
         except Exception as error:
@@ -340,7 +341,9 @@ def _operands(p: Product) -> list[list[Any]]:
     ]
 
 
-def _peer(peer: str, p: Product, program: Program) -> Callable[..., Any] | None:
+def _peer(
+    peer: str, p: Product, program: Program, arrays: Sequence[Any]
+) -> Callable[..., Any] | None:
     """None where torch has one call for all of a product, which its compiler calls, too."""
     import torch
 
@@ -360,7 +363,10 @@ def _peer(peer: str, p: Product, program: Program) -> Callable[..., Any] | None:
         return None
     if peer in modes:
         return torch.compile(eager, dynamic=False, mode=modes[peer])
-    raise ValueError(f"there is no peer {peer!r}; use torch, compile, max_autotune")
+    if peer == "nvfuser":
+        fused = nvfuser_peer.make(p.fusion(), arrays)
+        return lambda *a: fused(*a)[0]
+    raise ValueError(f"there is no peer {peer!r}; use torch, compile, max_autotune, nvfuser")
 
 
 def _times(

@@ -1,4 +1,5 @@
-"""`python -m bench.lot --seeds 0:300 [--peers compile,eager] [--predict] [--save DIR | --load DIR]`
+"""`python -m bench.lot --seeds 0:300 [--peers compile,eager,nvfuser] [--predict]
+[--save DIR | --load DIR]`
 
 Method: the seed alone makes a draw (`bench/lot/families.py`). On a GPU its results are compared
 with float64 on the device, in outputs that hold NaN before; then ours, the peers and a copy of the
@@ -63,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seeds", default="0:21", help="such as 0:300, or 3,17,40:60")
     parser.add_argument("--mb", default="32:1000", help="megabytes that a draw moves, from:to")
-    parser.add_argument("--peers", default="", help="of compile,eager")
+    parser.add_argument("--peers", default="", help="of compile,eager,nvfuser")
     parser.add_argument("--predict", action="store_true", help="measure nothing")
     parser.add_argument("--sectors", action="store_true", help="ask the machine model, too")
     parser.add_argument("--save", type=Path, help="a folder for programs to be measured elsewhere")

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 import fusewright as fw
+from bench import nvfuser_peer
 from bench.harness import interleaved
 from bench.lot.draws import Argument, Draw
 from bench.lot.spaces import ExactSpace, TorchSpace, kind_of, widened
 from bench.outcome import Outcome
+from bench.peers import Absent
 from fusewright.core.expr import constant_value
 from fusewright.program import Program
 
@@ -26,10 +28,6 @@ TOLERANCES = {"float16": 5e-3, "bfloat16": 2e-2, "float32": 1e-3, "float64": 1e-
 """Of the norm of the difference over the norm, by dtype of the result; others 6e-2 (8 bits)."""
 NARROW = 6e-2
 POISON = -7
-
-
-class Absent(Exception):
-    """A peer that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +111,10 @@ def measure(draw: Draw, program: Program, peers: Sequence[str]) -> Found:
     for peer in ("fusewright", *peers):
         try:
             fn = _peer(peer, draw, program, arrays, outputs)
-            fn()
+            got = fn()
             torch.cuda.synchronize()
+            if peer == "nvfuser":
+                _check_as_told(got, outputs, program)
             fns[peer] = graphed(fn, failures, peer)
         except Exception as e:
             failures[peer] = f"{type(e).__name__}: {e}"[:300]
@@ -151,6 +151,13 @@ def _errors(draw: Draw, arrays: Sequence[Any], outputs: Sequence[Any]) -> list[f
         return []
 
 
+def _check_as_told(got: Sequence[Any], outputs: Sequence[Any], program: Program) -> None:
+    """That results of a peer, whose program this bench has written, are those of ours."""
+    errors = [error_of(g, o.double()) for g, o in zip(got, outputs, strict=True)]
+    if not is_right(errors, [t.dtype.name for t in program.fusion.outputs]):
+        raise ValueError(f"other results than ours, {errors}")
+
+
 def _peer(
     peer: str, draw: Draw, program: Program, arrays: Sequence[Any], outputs: Sequence[Any]
 ) -> Callable[[], Any]:
@@ -168,8 +175,11 @@ def _peer(
             space = TorchSpace()
             compiled = torch.compile(lambda *a: draw.program.fn(space, *a), dynamic=False)
             return lambda: compiled(*arrays)
+        case "nvfuser":
+            fused = nvfuser_peer.make(draw.trace(), arrays)
+            return lambda: fused(*arrays)
         case _:
-            raise Absent(f"there is no peer {peer!r}; use compile, eager")
+            raise Absent(f"there is no peer {peer!r}; use compile, eager, nvfuser")
 
 
 def graphed(fn: Callable[[], Any], failures: dict[str, str], peer: str) -> Callable[[], Any]:
