@@ -51,8 +51,14 @@ def make(fusion: ir.Fusion, arrays: Sequence[Any]) -> Callable[..., list[Any]]:
         module = importlib.import_module("nvfuser_direct")
     except ImportError as e:
         raise Absent(f"nvFuser is not installed: {e}") from e
+    absent: Absent | None = None
     with module.FusionDefinition() as definition:
-        _Told(definition, module.DataType).program(fusion, arrays)
+        try:
+            _Told(definition, module.DataType).program(fusion, arrays)
+        except Absent as e:  # which leaves the definition as an error would be printed there
+            absent = e
+    if absent is not None:
+        raise absent
     return lambda *a: definition.execute(list(a))
 
 
