@@ -459,3 +459,30 @@ def test_a_crop_of_what_a_pad_of_sums_is_computed_with(columns: int) -> None:
     assert result.races == []
     for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def _halves_of_a_shift(
+    by: int, cut: int, dtype: str | None, fill: float = 0.0
+) -> Callable[[fw.Array], fw.Array]:
+    """Rows shifted by a pad of what is left, and their two parts exchanged; with a dtype widened
+    before, and computed with between."""
+
+    def fn(x: fw.Array) -> fw.Array:
+        wide = x if dtype is None else fw.astype(x, dtype)
+        shifted = fw.pad(wide[:-by], ((by, 0), (0, 0)), constant_values=fill)
+        y = shifted if dtype is None else fw.nn.relu(shifted)
+        return fw.concat([-y[cut:], y[:cut]], axis=0)
+
+    return fn
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize(("by", "cut"), [(1, 6), (4, 6), (3, 2), (4, 11)])
+def test_parts_of_shifts_are_read_of_the_argument(by: int, cut: int, dtype: str | None) -> None:
+    """A pad of a crop is looked through by what reads parts of it, a cast between them, too."""
+    assert launches(_halves_of_a_shift(by, cut, dtype), S((12, 20), "bfloat16")) == 1
+
+
+def test_a_fill_that_the_narrow_type_lacks_stays_beside_the_wide_value() -> None:
+    """0.1 in float32 is no bfloat16: values are those of the wide pad, whatever the kernels."""
+    launches(_halves_of_a_shift(4, 6, "float32", fill=0.1), S((12, 20), "bfloat16"))

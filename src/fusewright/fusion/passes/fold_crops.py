@@ -30,7 +30,7 @@ def fold_crops(fusion: Fusion) -> Fusion:
             return None
         source = inner.operands[0]
         if is_crop(t):
-            if not (is_crop(operands[0]) or isinstance(source.op, Input | Pointwise)):
+            if not (is_crop(operands[0]) or isinstance(behind_crops(source).op, Input | Pointwise)):
                 return None
         elif not (
             is_crop(operands[0]) and isinstance(source.op, Pointwise) and meet_nowhere(outer, inner)
@@ -53,6 +53,13 @@ def meet_nowhere(outer: Resize, inner: Resize) -> bool:
     """Whether a pad and the crop before it change different ends of axes."""
     pairs = zip((*outer.low, *outer.high), (*inner.low, *inner.high), strict=True)
     return all(only_grows(a) and ZERO in (a, b) for a, b in pairs)
+
+
+def behind_crops(t: Tensor) -> Tensor:
+    """What a value is a part of, of parts of it; a value that is no part itself."""
+    while is_crop(t):
+        t = t.op.operands[0]
+    return t
 
 
 def is_crop(t: Tensor) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial, reduce
 
+import numpy as np
+
 from fusewright import dtypes
 from fusewright.core.atoms import Max, Min, Pair, Xor
-from fusewright.core.conditions import less, prove
+from fusewright.core.conditions import less, less_equal, prove
 from fusewright.core.expr import (
     ONE,
     ZERO,
@@ -27,6 +29,7 @@ from fusewright.core.expr import (
     parts_of,
     variables,
 )
+from fusewright.core.functions import convert
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.fusion import build
@@ -45,7 +48,7 @@ from fusewright.fusion.ir import (
     with_operands,
 )
 from fusewright.fusion.passes.crop_joins import overlap_of
-from fusewright.fusion.passes.fold_crops import is_crop, only_crops, only_grows
+from fusewright.fusion.passes.fold_crops import behind_crops, is_crop, only_crops, only_grows
 from fusewright.fusion.passes.index_maps import Map, map_of, moved
 
 
@@ -99,6 +102,9 @@ class ReadAt:
             if part is not None:
                 return part
         if isinstance(t.op, Resize) and not is_crop(t):
+            narrow = _widened_pad(t, t.op)
+            if narrow is not None:
+                return build.cast(self.read(narrow, by), t.dtype)
             part = self._part_of_pad(t, t.op, by)
             if part is not None:
                 return part
@@ -147,14 +153,14 @@ class ReadAt:
 
     def _part_of_pad(self, t: Tensor, op: Resize, by: Map) -> Tensor | None:
         """A pad of an argument at runs of places along the axes that it changes: what lies there of
-        the argument, with what is left of the pad around it. None for other places, for what is
-        computed, whose loops would differ from place to place, and where sizes do not tell how much
-        is left of either, or nothing is left of the argument.
+        the argument, with what is left of the pad around it, or the fill where nothing is left of
+        the argument. None for other places, for what is computed, whose loops would differ from
+        place to place, and where sizes do not tell how much is left of either.
 
         pad(x, 1) at i -> i + 3   ->   pad(x at i -> i + 2, high=1)
         """
         (source,) = op.operands
-        read = behind_views(source)
+        read = behind_views(behind_crops(source))
         if not (isinstance(read.op, Input) or is_alone(read) or source in self._stored):
             return None
         extents, index = list(by.shape), list(by.index)
@@ -162,13 +168,21 @@ class ReadAt:
         high = list(low)
         for axis in _changed_axes(t):
             run = _run_along(axis, by)
-            position, first = (None, ZERO) if run is None else run
-            if position is None:
+            if run is None:
                 return None
+            position, first = run
+            count = ONE if position is None else by.shape[position]
             begin = add(op.low[axis], mul(first, -1))
-            end = add(by.shape[position], mul(add(begin, source.shape[axis]), -1))
+            end = add(count, mul(add(begin, source.shape[axis]), -1))
             if not all(only_grows(e) or only_crops(e) for e in (begin, end)):
                 return None
+            if any(prove(less_equal(count, e)) is True for e in (begin, end)):
+                return build.full(by.shape, op.fill, t.dtype)
+            if position is None:
+                if not (only_crops(begin) and only_crops(end)):
+                    return None
+                index[axis] = mul(begin, -1)
+                continue
             low[position], high[position] = (e if only_grows(e) else ZERO for e in (begin, end))
             extents[position] = add(by.shape[position], mul(add(low[position], high[position]), -1))
             if prove(less(0, extents[position])) is not True:
@@ -275,6 +289,23 @@ def _coordinates_of(axes: tuple[int, ...], shape: Shape, by: Map) -> dict[int, i
         if by.shape[out[axis]] != shape[axis]:
             return None
     return out
+
+
+def _widened_pad(t: Tensor, op: Resize) -> Tensor | None:
+    """The pad of what a pad's operand is widened from, where the fill is a number there, too: a
+    pad of an argument is read at runs of places, one of what is computed is not. None for others.
+
+    pad(float32(x), 1)  ->  float32(pad(x, 1))
+    """
+    (wide,) = op.operands
+    if not (isinstance(wide.op, Pointwise) and wide.op.fn == "cast") or is_alone(wide):
+        return None
+    (source,) = wide.op.operands
+    is_exact = bool(np.can_cast(source.dtype.numpy, wide.dtype.numpy, "safe"))
+    kept = convert(convert(np.asarray(op.fill), source.dtype), wide.dtype)
+    if not is_exact or kept != convert(np.asarray(op.fill), wide.dtype):
+        return None
+    return build.value(t.shape, source.dtype, Resize((source,), op.low, op.high, op.fill))
 
 
 def _run_along(axis: int, by: Map) -> tuple[int | None, Expr] | None:
