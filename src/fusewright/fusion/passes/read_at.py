@@ -102,9 +102,6 @@ class ReadAt:
             if part is not None:
                 return part
         if isinstance(t.op, Resize) and not is_crop(t):
-            narrow = _widened_pad(t, t.op)
-            if narrow is not None:
-                return build.cast(self.read(narrow, by), t.dtype)
             part = self._part_of_pad(t, t.op, by)
             if part is not None:
                 return part
@@ -113,6 +110,9 @@ class ReadAt:
             kept = _coordinates_of(changed, t.shape, by)
             if kept is not None:
                 return self._changed(t, kept, by)
+            narrow = _widened_pad(t)
+            if narrow is not None:
+                return build.cast(self.read(narrow, by), t.dtype)
             self._stops = True
         inner = map_of(t)
         if inner is None:
@@ -291,12 +291,15 @@ def _coordinates_of(axes: tuple[int, ...], shape: Shape, by: Map) -> dict[int, i
     return out
 
 
-def _widened_pad(t: Tensor, op: Resize) -> Tensor | None:
+def _widened_pad(t: Tensor) -> Tensor | None:
     """The pad of what a pad's operand is widened from, where the fill is a number there, too: a
     pad of an argument is read at runs of places, one of what is computed is not. None for others.
 
     pad(float32(x), 1)  ->  float32(pad(x, 1))
     """
+    op = t.op
+    if not isinstance(op, Resize) or is_crop(t):
+        return None
     (wide,) = op.operands
     if not (isinstance(wide.op, Pointwise) and wide.op.fn == "cast") or is_alone(wide):
         return None
