@@ -70,7 +70,7 @@ from fusewright.fusion.passes.unroll_reductions import unroll_reductions
 from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.fusion.spec import check_body
 from fusewright.fusion.walked_rows import SHORTEST
-from fusewright.host.choose_partitions import formed
+from fusewright.host.choose_partitions import formed, reductions_before_scans
 from fusewright.host.fills import attach_fills
 from fusewright.host.form import Formation
 from fusewright.host.groups import MAX_OPERANDS
@@ -208,7 +208,7 @@ def _forms(
     cuts = [cut for m, hoisted in listed for cut in _cuts(m, hoisted, target)]
     return [
         Form(
-            *formed(_checked(c.fusion), target, c.shortest),
+            *formed(_checked(c.fusion), target, c.shortest, scans_apart=c.scans_apart),
             known,
             c.handicap,
             c.cluster_handicap,
@@ -334,6 +334,8 @@ class _Cut:
     shortest: int = 1
     handicap: float = 1.0
     cluster_handicap: float = 1.0
+    scans_apart: bool = False
+    """Whether scans read from memory the reductions of which their operands are computed."""
 
 
 def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cut]:
@@ -380,6 +382,8 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
         found.append(_Cut(_in_parts(clusters, target)))
     if has_scans and split_scans(walks, target) is not walks:
         found.append(_Cut(_in_parts(walks, target, whole_scans=True), 1, MARGIN))
+    if reductions_before_scans(walks):
+        found.append(_Cut(_in_parts(walks, target), 1, MARGIN, scans_apart=True))
     if len(walks.values) == len(apart.values) and not has_scans:
         return found
     return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]

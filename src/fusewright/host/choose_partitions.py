@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from fusewright.core.expr import constant_value
 from fusewright.fusion import build
 from fusewright.fusion.inputs_behind import fast_kept
-from fusewright.fusion.ir import Fusion, Parts, Reduce, Tensor
+from fusewright.fusion.ir import Fusion, Parts, Reduce, Scan, Tensor
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
     PartitionFacts,
@@ -31,11 +31,18 @@ from fusewright.host.products import has_products
 from fusewright.target import Target
 
 
-def formed(fusion: Fusion, target: Target, shortest: int = 1) -> tuple[Fusion, Formation]:
+def formed(
+    fusion: Fusion, target: Target, shortest: int = 1, *, scans_apart: bool = False
+) -> tuple[Fusion, Formation]:
     """The groups of a prepared fusion, and the fusion with the partitions that they ask for: where
-    these are others, it is cut again. No group walks over rows of fewer elements than `shortest`.
+    these are others, it is cut again. No group walks over rows of fewer elements than `shortest`;
+    with `scans_apart` no group scans what it computes of reductions of its own.
     """
-    formation = form(fusion, shortest)
+
+    def groups(f: Fusion) -> Formation:
+        return form(f, shortest, reductions_before_scans(f) if scans_apart else frozenset())
+
+    formation = groups(fusion)
     uses = fusion.uses()
     wanted: dict[Tensor, Partition | None] = {}
     for group in formation.groups:
@@ -51,7 +58,16 @@ def formed(fusion: Fusion, target: Target, shortest: int = 1) -> tuple[Fusion, F
         return _cut_again(t, operands[0].op.operands[0], wanted[t]) if t in wanted else None
 
     again = cse(rebuild(fusion, replace))
-    return again, form(again, shortest)
+    return again, groups(again)
+
+
+def reductions_before_scans(fusion: Fusion) -> frozenset[Tensor]:
+    """The reductions of which something is computed that is scanned."""
+    before: set[Tensor] = set()
+    for t in reversed(fusion.values):
+        if isinstance(t.op, Scan) or t in before:
+            before.update(t.op.operands)
+    return frozenset(t for t in before if isinstance(t.op, Reduce))
 
 
 def _is_partial(t: Tensor, uses: Mapping[Tensor, tuple[Tensor, ...]]) -> bool:

@@ -8,7 +8,7 @@ through them. Groups are numbered so that values flow from lower to higher numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
@@ -39,6 +39,7 @@ from fusewright.host.groups import (
     FusionGroup,
     Reason,
     add,
+    closing_problem,
     has_more_ops,
     is_view,
     meeting_problem,
@@ -77,10 +78,10 @@ class Formation:
     reasons: tuple[Reason, ...]
 
 
-def form(fusion: Fusion, shortest: int = 1) -> Formation:
+def form(fusion: Fusion, shortest: int = 1, closed: Set[Tensor] = frozenset()) -> Formation:
     """Cuts a decomposed fusion into groups, of which none walks over rows of fewer elements than
-    `shortest`."""
-    former = _Former(fusion, shortest)
+    `shortest`, and none has more elements than a `closed` value behind that."""
+    former = _Former(fusion, shortest, closed)
     for t in fusion.values:
         former.place(t)
     former.join_siblings()
@@ -88,9 +89,10 @@ def form(fusion: Fusion, shortest: int = 1) -> Formation:
 
 
 class _Former:
-    def __init__(self, fusion: Fusion, shortest: int) -> None:
+    def __init__(self, fusion: Fusion, shortest: int, closed: Set[Tensor]) -> None:
         self.fusion = fusion
         self.shortest = shortest
+        self.closed = closed
         self.order = {t: i for i, t in enumerate(fusion.values)}
         self.uses = fusion.uses()
         self.graph = AxisGraph()
@@ -381,7 +383,8 @@ class _Former:
         for t in new:
             if (problem := add(g, t)) is not None:
                 return problem
-        if (problem := meeting_problem(g, chosen)) is not None:
+        problem = meeting_problem(g, chosen) or closing_problem(g, self.closed)
+        if problem is not None:
             return problem
         if any(isinstance(t.op, Alone) for t in islice(g.members, 1)):
             return g

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
@@ -177,6 +177,20 @@ def meeting_problem(g: FusionGroup, parts: Sequence[FusionGroup]) -> str | None:
                 return problem
             if t in g.frames and (problem := _tie_moved(g, t, g.frames[t])) is not None:
                 return problem
+    return None
+
+
+def closing_problem(g: FusionGroup, closed: Set[Tensor]) -> str | None:
+    """What is computed at more places than a closed value, of which it is computed, reads that in
+    memory."""
+    for r in closed & g.members.keys():
+        behind, count = {r}, numel_estimate(r.shape)
+        for t in g.members:
+            if behind.isdisjoint(t.op.operands):
+                continue
+            if numel_estimate(t.shape) > count:
+                return f"{r.name} is read from memory by what is scanned"
+            behind.add(t)
     return None
 
 
