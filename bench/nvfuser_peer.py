@@ -71,10 +71,11 @@ class _Told:
 
     def program(self, fusion: ir.Fusion, arrays: Sequence[Any]) -> None:
         """All values of a fusion of these arrays, and its results."""
+        has_products = any(isinstance(t.op, ir.MatMul) for t in fusion.values)
+        told = {"static_sizes": True} if not has_products else {}  # of these it finds no end
         for t in fusion.values:
             if isinstance(t.op, ir.Input):
-                got = self._definition.from_pytorch(arrays[t.op.position], static_sizes=True)
-                self._values[t] = got
+                self._values[t] = self._definition.from_pytorch(arrays[t.op.position], **told)
             else:
                 self._values[t] = self._value(t, [self._values[o] for o in t.op.operands])
         for t in fusion.outputs:

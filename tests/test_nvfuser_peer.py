@@ -38,6 +38,8 @@ class Dtypes:
 class Ops:
     """Its ops on numpy arrays; those of the same meaning have numpy's names."""
 
+    definition: Definition
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return getattr(np, ALIKE.get(name, name))
 
@@ -83,6 +85,8 @@ class Ops:
         return np.take_along_axis(x, index, axis)
 
     def linear(self, x: Any, w: Any) -> Any:
+        """Sizes that are numbers make it search without end (0.2.36, 2026-11-28)."""
+        assert not self.definition._is_static
         return np.matmul(x.astype(np.float32), w.astype(np.float32).T)
 
 
@@ -90,13 +94,14 @@ class Definition(AbstractContextManager["Definition"]):
     """Its FusionDefinition, of the arrays that it is first called with."""
 
     def __init__(self) -> None:
-        self.ops, self._outputs = Ops(), list[Any]()
+        self.ops, self._outputs, self._is_static = Ops(), list[Any](), False
+        self.ops.definition = self
 
     def __exit__(self, *_: object) -> None:
         return None
 
-    def from_pytorch(self, array: Any, static_sizes: bool) -> Any:
-        assert static_sizes
+    def from_pytorch(self, array: Any, static_sizes: bool = False) -> Any:
+        self._is_static = static_sizes
         return array
 
     def define_scalar(self, value: Any, dtype: Any = None) -> Any:
