@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -98,6 +99,8 @@ CASES = (
     Case("matrices", plain, ((3, 128, 136), (3, 72, 136)), replace(PLAN, blocks=5)),
     Case("results in parts", biased, ((256, 264), (256, 264), (256,)),
          replace(PLAN, columns=128, staged=32)),
+    Case("the widest tile", biased, ((384, 136), (384, 136), (384,)),
+         replace(PLAN, rows=128, columns=192, staged=32)),
     Case("results by threads", wide, ((256, 264), (136, 264))),
     Case("two results", two_results, ((256, 264), (136, 264), (256, 136))),
     Case("loads behind the last step", gelu_backward, ((256, 264), (136, 264), (256, 136))),
@@ -249,14 +252,14 @@ def test_turns_need_warps_that_copy() -> None:
 
 
 def test_machine_code_spills_nothing_and_serialises_no_products() -> None:
-    """The widest tile, with a function behind it, beside four stages."""
+    """The widest tile, with all that may follow it in registers."""
     sizes = ProductSizes(1, 8192, 16384, 512)
     plan = next(p for p in menu_plans(sizes, TARGET) if p.ping_pong and p.columns == 192)
-    shapes = ((8192, 512), (16384, 512), (16384,))
-    code = Case("gelu", lambda x, w, b: fw.nn.gelu(biased(x, w, b)), shapes, plan).kernel()
+    shapes = ((8192, 512), (16384, 512), (16384,), (8192, 16384))
+    code = Case("gelu", lambda x, w, b, c: fw.nn.gelu(biased(x, w, b)) + c, shapes, plan).kernel()
     found = code.resources()
     assert (found.spill_stores, found.stack_nbytes, found.warnings) == (0, 0, ())
-    assert (plan.stages, plan.staged, plan.registers) == (4, 64, (40, 232))
+    assert (plan.stages, plan.staged, plan.registers) == (5, 32, (40, 232))
 
 
 def test_what_stands_around_a_tile_is_hidden_until_it_is_longer_than_the_steps() -> None:
@@ -288,6 +291,15 @@ def test_turns_are_taken_where_they_are_faster_by_more_than_the_model_errs() -> 
         rest = [ranked_us(sizes, p, TARGET, suffix) for p in plans if not p.ping_pong]
         assert first[name].ping_pong == (min(own) * PING_PONG_MARGIN < min(rest))
     assert first["short"].ping_pong and not first["long"].ping_pong
+
+
+def test_what_memory_takes_longer_for_is_not_computed_in_turn() -> None:
+    """Results of 64 of 1024 x 1024 take longer to memory than their two steps take: two blocks of a
+    multiprocessor, of which one stores while the other multiplies, gained nothing there."""
+    sizes = ProductSizes(64, 1024, 1024, 128)
+    plans = [p for p in menu_plans(sizes, TARGET) if p.ping_pong]
+    assert plans and all(predicted_us(sizes, p, TARGET) < math.inf for p in plans)
+    assert all(ranked_us(sizes, p, TARGET) == math.inf for p in plans)
 
 
 def test_the_choice_is_listed_and_predicted() -> None:

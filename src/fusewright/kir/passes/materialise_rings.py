@@ -139,7 +139,7 @@ class _Materialiser:
             issuer=self._load_warps.start * WARP_SIZE if special else _issuer(s),
             consumers=consumers,
             blocks=s.blocks,
-            in_turn=special and self._in_turn is not None,
+            in_turn=special and self._share_slots(s),
         )
         out: list[Statement] = []
         for a in s.allocs:
@@ -289,6 +289,12 @@ class _Materialiser:
     def _is_in_loop(self, s: RingStage) -> bool:
         """Whether a ring is used in a loop of its own, one run of it for each tile."""
         return s.is_loop and s.loops[-1] is not self._in_turn
+
+    def _share_slots(self, s: RingStage) -> bool:
+        """Whether two groups that take tiles in turn use the same slots: not where a ring holds
+        whole rounds of all their steps."""
+        steps = constant_value(s.loops[-1].extent) if self._is_in_loop(s) else 1
+        return self._in_turn is not None and not (steps and s.stages % (GROUPS * steps) == 0)
 
     def _begin(self, s: RingStage) -> list[Statement]:
         loop = self._in_turn

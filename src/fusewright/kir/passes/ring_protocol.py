@@ -17,7 +17,8 @@ once the other has waited for all that come before:
     its warps complete phase r // 2 of `turn[(r + 1) % 2]` once they have all of its tiles.
 
 A wait knows a phase by its parity alone: without turns a group that begins early would take the
-other group's tile, two phases before its own, for the one that it waits for.
+other group's tile, two phases before its own, for the one that it waits for. Groups that use slots
+of their own see each phase of them, and need none.
 """
 
 from __future__ import annotations

@@ -43,10 +43,11 @@ _IN_TURN = ((128, 192, 2), (128, 128, 2))
 as much as `CODE.product_registers` beside them. Inputs come ahead of both beside no fewer than
 `ENOUGH_STAGES`: a backward of gelu by 128 x 192 would have three, and leave by 16 columns, which
 spills 480 bytes (NVRTC 13.0, sm_90a, 2026-11-28)."""
-MOST_IN_TURN = 64
+MOST_IN_TURN = 32
 """Columns of a result that leave together beside more than `MAX_ACCUMULATORS` sums: ptxas begins
 what follows for all of them. In ping-pong of 128 x 192 parts of 96 columns spill 228 bytes with a
-bias and 556 with gelu, parts of 64 none (NVRTC 13.0, sm_90a, 2026-11-28)."""
+bias, of 64 204 with gelu, of 48 356 with gelu and a residual, of 32 none (NVRTC 13.0, sm_90a,
+2026-11-28)."""
 LEAST_LARGE = 128 * 128
 """Sums of a tile that its boxes do not hold up: others are chosen for what they copy."""
 LARGE_TILE = 128 * 192
