@@ -624,6 +624,11 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: tiled()(s, h, t).circular_buffer(3, registers=(40, 232)),
             "registers",
         ),
+        "ping_pong": edits(
+            lambda s, h, t: tiled()(s, h, t).circular_buffer(3),
+            lambda s, h, t: tiled()(s, h, t).circular_buffer(3, ping_pong=True),
+            "ping_pong",
+        ),
     },
     "ScheduledTensor.request_serial_grid_reduction": {
         "mode": edits(

@@ -101,9 +101,10 @@ class Alloc(Statement):
     copies that pass by the registers, `stages` for as many tiles of the loop around it in memory,
     of which `ahead` are copied before they are used (`kir/passes/materialise_async.py`); where that
     is `warp_specialized`, warps of their own do it, and `registers` are those that each of their
-    threads keeps, and that each of the others gets. Registers `in_words` stay in the machine words
-    that loads fill, those `uncut` in the two words that a vector from anywhere lies in
-    (`kir/passes/keep_words.py`).
+    threads keeps, and that each of the others gets; in `ping_pong` warpgroups take the iterations
+    of the outermost loop in turn (`kir/passes/ping_pong.py`). Registers `in_words` stay in the
+    machine words that loads fill, those `uncut` in the two words that a vector from anywhere lies
+    in (`kir/passes/keep_words.py`).
     """
 
     is_private: ClassVar[bool] = True
@@ -118,6 +119,7 @@ class Alloc(Statement):
     uncut: bool = False
     warp_specialized: bool = False
     registers: tuple[int, ...] = ()
+    ping_pong: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -272,6 +272,7 @@ class _Tree:
                     ahead=s.ahead,
                     warp_specialized=s.warp_specialized,
                     registers=s.registers,
+                    ping_pong=s.ping_pong,
                 )
                 table.setdefault(self.nest.shared(s), []).append(alloc)
             for carried in (self.storage.carry(s), self.storage.sums(s)):

@@ -470,6 +470,7 @@ _WRITTEN: tuple[Template, ...] = (
         (" copied ", "{copied}"), (" stages ", "{stages}"), (" ahead ", "{ahead}"),
         Flag("in_words", "in_words"), Flag("uncut", "uncut"),
         Flag("warp_specialized", "warp_specialized"), (" registers ", "{registers}"),
+        Flag("ping_pong", "ping_pong"),
         lead=("local", "shared"),
     ),
     _template(ir.For, "for (", LoopHeader("var", "extent"), ")", Flag("unroll", "unroll"), " ",

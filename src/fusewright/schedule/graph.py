@@ -56,7 +56,8 @@ class Stage:
     `copied`: by which
     asynchronous copies it is filled; `stages` tiles of it are in memory, `ahead` of them before
     they are used, copied by warps of their own where it is `warp_specialized`, with so many
-    `registers` for their threads and for others. `from_any_address`: vectors that it reads may
+    `registers` for their threads and for others; in `ping_pong` warpgroups compute the tiles of the
+    outermost loop in turn. `from_any_address`: vectors that it reads may
     begin between two words.
     `is_rounded`: an output of which 16 bits or fewer are kept in the end, by other kernels.
     `is_viewed`: a view of an input that asynchronous copies read in place. `is_staged`: in shared
@@ -81,6 +82,7 @@ class Stage:
     ahead: int = 0
     warp_specialized: bool = False
     registers: tuple[int, ...] = ()
+    ping_pong: bool = False
     from_any_address: bool = False
     begins_anywhere: bool = False
     is_viewed: bool = False

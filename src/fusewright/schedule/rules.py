@@ -128,6 +128,7 @@ ON_TENSORS: Edits = {
         "prefetch": optional(INTEGER),
         "warp_specialized": FLAG,
         "registers": optional(several(INTEGER, "a tuple of two integers")),
+        "ping_pong": FLAG,
     },
     "mma": {"warpgroups": optional(COUNT), "warps": optional(WARPS)},
     "request_serial_grid_reduction": {"mode": MODE, "work_dtype": optional(DTYPE)},

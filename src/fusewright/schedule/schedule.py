@@ -345,13 +345,17 @@ class ScheduledTensor(TensorPasses):
         prefetch: int | None = None,
         warp_specialized: bool = False,
         registers: tuple[int, int] | None = None,
+        ping_pong: bool = False,
     ) -> ScheduledTensor:
         """Keeps `stages` tiles of this tensor in shared memory, and copies `prefetch` (default
         stages - 1) of them before they are used. A tile is what one iteration of the serial loop
         reads in which this tensor is computed.
 
         `warp_specialized`: a warp of its own issues the copies; `registers` are those that each
-        thread of its warpgroup keeps, and that each of the others gets."""
+        thread of its warpgroup keeps, and that each of the others gets. In `ping_pong` a second
+        warpgroup computes every other iteration of the outermost serial loop, in registers and
+        shared memory of its own, so that what follows a tile stands beside the next one's copies
+        and products."""
         what = f"circular_buffer({self.name}, {stages})"
         if warp_specialized and self.stage.copied != "bulk":
             raise ScheduleError(
@@ -360,6 +364,11 @@ class ScheduledTensor(TensorPasses):
             )
         if registers is not None:
             check_registers(what, warp_specialized, registers)
+        if ping_pong and not warp_specialized:
+            raise ScheduleError(
+                f"{what}: warpgroups take tiles in turn that warps of their own copy; give "
+                "warp_specialized=True, or leave ping_pong out"
+            )
         if self.stage.copied is None:
             raise ScheduleError(
                 f"circular_buffer({self.name}): only asynchronous copies run ahead; make it with "
@@ -373,7 +382,7 @@ class ScheduledTensor(TensorPasses):
             )
         self.stage.stages, self.stage.ahead = stages, ahead
         self.stage.warp_specialized = warp_specialized
-        self.stage.registers = registers or ()
+        self.stage.registers, self.stage.ping_pong = registers or (), ping_pong
         return self
 
     def request_serial_grid_reduction(

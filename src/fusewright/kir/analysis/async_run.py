@@ -376,7 +376,7 @@ class AsyncRun:
     def branches_at(self, site: StatementSite, coords: Sequence[int]) -> frozenset[Branch]:
         """All branches around a site, in an iteration of the loops around it."""
         out: set[Branch] = set()
-        known: dict[Var, Array] = {}
+        known = dict(self._known)
         depth = 0
         for scope in site.scopes:
             if isinstance(scope, LoopScope):

@@ -6,6 +6,9 @@ are given to warps in units, and warps to the four partitions of a multiprocesso
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
 from fusewright.core.expr import constant_value
 from fusewright.kir.ir import (
     Body,
@@ -69,11 +72,16 @@ def estimate_registers(kernel: Kernel, target: Target) -> int:
     return min(wanted, target.max_registers_per_thread)
 
 
+_Slot: TypeAlias = tuple[Buffer, int | None]
+"""An element of a buffer, None for one that is not literal."""
+
+
 class _Liveness:
-    """Walks backwards; `live` holds (buffer, element), None for an element that is not literal."""
+    """Walks backwards; `live` holds elements, which take so many registers."""
 
     def __init__(self) -> None:
-        self._live: dict[tuple[Buffer, int | None], None] = {}
+        self._live: dict[_Slot, None] = {}
+        self._nregisters = 0
         self._peak = 0
 
     def peak(self, body: Body) -> int:
@@ -90,16 +98,17 @@ class _Liveness:
                 case If():
                     after = dict(self._live)
                     self._body(s.then)
-                    self._live, then = after, self._live
+                    then = self._live
+                    self._set(after)
                     self._body(s.otherwise)
-                    self._live |= then
+                    self._add(then)
                 case Roles():
                     after, before = self._live, dict(self._live)
                     for role in s.body:
-                        self._live = dict(after)
+                        self._set(dict(after))
                         self._body((role,))
                         before |= self._live
-                    self._live = before
+                    self._set(before)
                 case Role():
                     self._body(s.body)
                 case _:
@@ -107,16 +116,26 @@ class _Liveness:
 
     def _leaf(self, s: Statement) -> None:
         written = [(u, _slots(u.reg, u.width)) for u in registers_written(s)]
-        self._live.update((slot, None) for _, slots in written for slot in slots)
-        self._peak = max(self._peak, sum(_nregisters(b, i) for b, i in self._live))
+        self._add(slot for _, slots in written for slot in slots)
+        self._peak = max(self._peak, self._nregisters)
         for use, slots in written:
             for slot in slots if use.is_total else ():
                 del self._live[slot]
+                self._nregisters -= _nregisters(*slot)
         for r, width in registers_read(s):
-            self._live.update(dict.fromkeys(_slots(r, width)))
+            self._add(_slots(r, width))
+
+    def _add(self, slots: Iterable[_Slot]) -> None:
+        for slot in slots:
+            if slot not in self._live:
+                self._live[slot] = None
+                self._nregisters += _nregisters(*slot)
+
+    def _set(self, live: dict[_Slot, None]) -> None:
+        self._live, self._nregisters = live, sum(_nregisters(b, i) for b, i in live)
 
 
-def _slots(r: Reg, width: int) -> list[tuple[Buffer, int | None]]:
+def _slots(r: Reg, width: int) -> list[_Slot]:
     start = constant_value(r.index)
     if start is None:
         return [(r.buffer, None)]

@@ -55,7 +55,8 @@ class _Barrier:
     A phase takes `count` arrivals; the one under way still takes `pending` of them and `nbytes`
     bytes. `clock` and `far` say who has arrived in it, in this block and in others of the cluster.
     Of the phases that are completed, `done` has what each hands on and `loads` the loads that each
-    counted; `known` is how many of them each who waits has seen.
+    counted; `known` is how many of them each who waits has seen, `seen` when each agent as a whole
+    had seen how many.
     """
 
     count: int
@@ -66,6 +67,9 @@ class _Barrier:
     done: list[Clock] = field(default_factory=list[Clock])
     loads: list[_Load] = field(default_factory=list["_Load"])
     known: dict[Who, int] = field(default_factory=dict[Who, int])
+    seen: dict[Agent, list[tuple[int, int]]] = field(
+        default_factory=dict["Agent", "list[tuple[int, int]]"]
+    )
 
     def advance(self) -> None:
         """Begin the next phase once this one has all it takes."""
@@ -176,11 +180,13 @@ class _Roles:
     def _wait(self, m: _Barrier, e: Event, who: Who) -> bool:
         if e.parity is None:
             return True
-        known = max(m.known.get(who, 0), m.known.get((who[0], None), 0))
+        known = max(m.known.get(who, 0), m.known.get((who[0], None), 0), self._told(m, who))
         phases = known if known % 2 != e.parity else known + 1
         if phases > len(m.done):
             return False
         m.known[who] = phases
+        if who[1] is None:
+            m.seen.setdefault(who[0], []).append((e.instance.time, phases))
         if phases:
             self._learn(e, who, m.done[phases - 1])
         for load in m.loads:
@@ -188,6 +194,17 @@ class _Roles:
                 load.known.add(who)
                 self.ends.setdefault(load.issue, []).append(e.instance)
         return True
+
+    def _told(self, m: _Barrier, who: Who) -> int:
+        """How many phases others had seen before they arrived, as it is known of them."""
+        found = self.known.get(who) or self.known.get((who[0], None))
+        clock: Clock = found[1][-1] if found is not None and found[1] else {}
+        told = 0
+        for agent, arrival in clock.items():
+            seen = m.seen.get(agent, []) if agent != who[0] else []
+            at = bisect_left(seen, (arrival.time, 0))
+            told = max(told, seen[at - 1][1] if at else 0)
+        return told
 
     def _named(self, e: Event, s: NamedSync | BarrierArrive) -> bool:
         awaited = self._awaited.get(id(e))

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 
-from fusewright.core.conditions import TRUE, And, Cond, Less, less, negate
-from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mod, mul, variables
+from fusewright.core.conditions import less
+from fusewright.core.expr import ZERO, Expr, Int, Var, add, constant_value, mod, mul
 from fusewright.core.node import Node, rewrite
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.kir.analysis.sites import (
-    BranchScope,
-    LoopScope,
     Path,
-    Scope,
-    StatementSite,
-    contains,
-    sites,
 )
-from fusewright.kir.analysis.uniformity import is_block_uniform, is_cluster_agreed
 from fusewright.kir.insertion import next_sync_id
 from fusewright.kir.ir import (
-    Alloc,
-    AsyncKind,
     Body,
     BoxLoad,
     Buffer,
@@ -35,17 +25,21 @@ from fusewright.kir.ir import (
     LdMatrix,
     Load,
     Matrix,
-    Role,
-    Roles,
     Statement,
     StMatrix,
     Store,
 )
 from fusewright.kir.passes.pack_shared import check_each_fits
-from fusewright.kir.passes.ring_protocol import RingProtocol, ring_protocol
-from fusewright.kir.passes.specialise_warps import load_role_warps, with_roles
+from fusewright.kir.passes.ping_pong import (
+    check_turns,
+    computed_in_turn,
+    copied_in_turn,
+    round_of,
+)
+from fusewright.kir.passes.ring_protocol import GROUPS, RingProtocol, ring_protocol
+from fusewright.kir.passes.ring_stages import RingStage, is_uncounted, ring_stages
+from fusewright.kir.passes.specialise_warps import load_role_warps, with_groups, with_roles
 from fusewright.kir.substitute import Substitution, with_fresh_loops
-from fusewright.kir.traits import RegisterUse
 from fusewright.kir.traverse import own_values, walk_statements
 from fusewright.target import WARP_SIZE, Feature, Target
 
@@ -59,12 +53,13 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
                                                          expect k + ahead; s[k + ahead] <- ... }
               or, warp specialised,              role { for k { wait empty k; s[k] <- box k } }
                                                  role { for k { wait k; use s[k]; arrive } }
+              or, in ping-pong, two of the latter, for every other tile (`kir/passes/ping_pong.py`)
     checks:   tiles of one loop agree on their ring, boxes fill them under no condition, a block has
               room for each, else ScheduleError
     order:    first, while loops stand as scheduled; waits for products, fences and barriers follow
               from data
     """
-    if not any(_is_uncounted(s) for s in walk_statements(kernel)):
+    if not any(is_uncounted(s) for s in walk_statements(kernel)):
         return kernel
     if not target.has(Feature.BULK):
         raise ScheduleError(
@@ -73,252 +68,6 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
     new = _Materialiser(kernel).kernel()
     check_each_fits(new, target)
     return new
-
-
-def _is_uncounted(s: Statement) -> bool:
-    return isinstance(s, BoxLoad) and s.barrier is None
-
-
-def _fills(s: Statement, buffers: Container[Buffer]) -> bool:
-    """Whether a statement is, or holds, boxes of some buffers that nobody counts."""
-    boxes = (x for x in (s, *walk_statements(s)) if isinstance(x, BoxLoad))
-    return any(x.dst in buffers and _is_uncounted(x) for x in boxes)
-
-
-# --- what is to be made -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Stage:
-    """The tiles that live in one body, at `home`, with the statements of it that fill them, and
-    the loops around, that of the body itself last if it is one's."""
-
-    home: Path
-    allocs: tuple[Alloc, ...]
-    fills: tuple[Statement, ...]
-    loops: tuple[For, ...]
-    is_loop: bool
-    reads_late: bool
-    """Whether what uses the tiles is still under way behind it."""
-
-    @property
-    def alloc(self) -> Alloc:
-        """One that stands for all."""
-        return self.allocs[0]
-
-    @property
-    def stages(self) -> int:
-        """Places of the ring. Tiles under a condition in the loops around are in a ring, too, where
-        warps of their own fill it: those run ahead from one iteration to the next."""
-        goes_on = self.alloc.warp_specialized and bool(self.loops)
-        return self.alloc.stages if self.is_loop or goes_on else 1
-
-    @property
-    def is_used_again(self) -> bool:
-        """Whether a place may hold a second tile."""
-        trips = [constant_value(loop.extent) for loop in self.loops]
-        return None in trips or math.prod(n or 0 for n in trips) > self.stages
-
-    @property
-    def is_one_run(self) -> bool:
-        """Whether the loop over tiles runs once at most."""
-        return all(constant_value(loop.extent) == 1 for loop in self.loops[:-1])
-
-    @property
-    def names(self) -> str:
-        return ", ".join(str(a.buffer) for a in self.allocs)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all boxes of one filling, those from other blocks included."""
-        return sum(_box_nbytes(s) for s in self.fills)
-
-    @property
-    def blocks(self) -> int:
-        """The blocks of a cluster that copy for each other."""
-        inside = (x for s in self.fills for x in (s, *walk_statements(s)))
-        return max(x.blocks for x in inside if isinstance(x, BoxLoad))
-
-    @property
-    def first(self) -> Expr:
-        """The number of the tile in the first iteration of the innermost loop, among all."""
-        outer, number = self.loops[: -1 if self.is_loop else None], ZERO
-        for loop in outer:
-            number = add(mul(number, loop.extent), loop.var)
-        return mul(number, self.loops[-1].extent) if self.is_loop else number
-
-    def number(self, k: Expr) -> Expr:
-        """The number of the tile of iteration `k`."""
-        return add(self.first, k) if self.is_loop else self.first
-
-
-def _box_nbytes(s: Statement) -> int:
-    match s:
-        case BoxLoad():
-            return s.map.box_nbytes * s.blocks
-        case For():
-            trips = constant_value(s.extent)
-            if trips is not None:
-                return trips * sum(_box_nbytes(x) for x in s.body)
-        case _:
-            pass
-    raise ScheduleError(
-        f"boxes fill a tile within {type(s).__name__}; their number is not known then: copy whole "
-        "boxes, what they have beyond an edge is zero"
-    )
-
-
-def _stages(kernel: Kernel) -> list[_Stage]:
-    places = sites(kernel)
-    allocs = {s.buffer: s for s in walk_statements(kernel) if isinstance(s, Alloc)}
-    filled: dict[Buffer, list[StatementSite]] = {
-        s.statement.dst: [] for s in places if isinstance(s.statement, BoxLoad)
-        and s.statement.barrier is None
-    }  # fmt: skip
-    for site in places:
-        for b in dict.fromkeys(u.buffer for u in site.statement.memory_uses()):
-            if b in filled:
-                filled[b].append(site)
-    homes: dict[Path, list[Buffer]] = {}
-    for b, users in filled.items():
-        homes.setdefault(_home(users), []).append(b)
-    return [
-        _stage(path, [allocs[b] for b in found], [s for b in found for s in filled[b]], kernel)
-        for path, found in sorted(homes.items())
-    ]
-
-
-def _home(users: Sequence[StatementSite]) -> Path:
-    """The deepest body that holds all users."""
-    shared: list[Scope] = list(users[0].scopes)
-    for site in users[1:]:
-        paths = {s.path for s in site.scopes}
-        shared = [s for s in shared if s.path in paths]
-    return shared[-1].path if shared else ()
-
-
-def _stage(home: Path, allocs: list[Alloc], users: list[StatementSite], kernel: Kernel) -> _Stage:
-    depths = {(a.stages, a.ahead, a.warp_specialized, a.registers) for a in allocs}
-    if len(depths) > 1:
-        names = ", ".join(str(a.buffer) for a in allocs)
-        raise ScheduleError(
-            f"{names} are tiles of one loop in rings of different kind; give them the same stages, "
-            "prefetch and registers"
-        )
-    body, scopes = _body_at(kernel, home), tuple(
-        s for s in users[0].scopes if contains(s.path, home)
-    )  # fmt: skip
-    for s in scopes:
-        if not isinstance(s, LoopScope):
-            condition = getattr(s.node, "condition", None)
-            if condition is None or not is_block_uniform(condition, kernel):
-                raise ScheduleError(
-                    f"{allocs[0].buffer} is filled by boxes under '{condition}', on which the "
-                    "threads of a block may disagree; its mbarrier would lose count"
-                )
-    loops = tuple(s.node for s in scopes if isinstance(s, LoopScope))
-    _check_blocks_agree(allocs[0], users, scopes, kernel)
-    fills = tuple(s for s in body if _fills(s, [a.buffer for a in allocs]))
-    late = any(
-        u.completes.kind is AsyncKind.MMA
-        for site in users
-        for u in site.statement.memory_uses()
-        if not u.writes
-    ) and not _takes_results(body, [site.statement for site in users])
-    is_loop = bool(scopes) and isinstance(scopes[-1], LoopScope)
-    found = _Stage(home, tuple(allocs), fills, loops, is_loop, late)
-    _check_depth(found)
-    for s in scopes:
-        if isinstance(s, BranchScope):
-            outer = tuple(x.node for x in scopes[: scopes.index(s)] if isinstance(x, LoopScope))
-            _check_counted(found, s.node.condition if s.taken else negate(s.node.condition), outer)
-    return found
-
-
-def _check_blocks_agree(
-    alloc: Alloc, users: list[StatementSite], scopes: tuple[Scope, ...], kernel: Kernel
-) -> None:
-    """What blocks of a cluster copy for each other all of them copy, and hand back."""
-    blocks = max(u.statement.blocks for u in users if isinstance(u.statement, BoxLoad))
-    for s in scopes if blocks > 1 else ():
-        steered = s.node.extent if isinstance(s, LoopScope) else getattr(s.node, "condition", TRUE)
-        if not is_cluster_agreed(steered, kernel):
-            raise ScheduleError(
-                f"{alloc.buffer}: {blocks} blocks of a cluster copy shares of it for each other, "
-                f"but may disagree on '{steered}' around it; let the loops over tiles be whole "
-                f"clusters, that is multiples of {blocks}"
-            )
-
-
-def _takes_results(body: Sequence[Statement], products: Sequence[Statement]) -> bool:
-    """Whether a body itself uses what products in it sum, and so waits until they are done."""
-    sums = {u.reg.buffer for p in products for u in p.register_uses() if _is_under_way(u)}
-    uses = (u for s in body for x in (s, *walk_statements(s)) for u in x.register_uses())
-    return any(u.reg.buffer in sums and not _is_under_way(u) for u in uses)
-
-
-def _is_under_way(u: RegisterUse) -> bool:
-    return u.completes.kind is AsyncKind.MMA
-
-
-def _check_counted(s: _Stage, c: Cond, outer: Sequence[For]) -> None:
-    """A ring counts the tiles of all iterations: those that are left out come last, or are whole
-    turns of its phases."""
-    inside = s.loops[len(outer) :]
-    trips = [constant_value(loop.extent) for loop in inside]
-    if None not in trips and math.prod(n or 0 for n in trips) % (2 * s.stages) == 0:
-        return
-    for loop in outer:
-        is_repeated = constant_value(loop.extent) != 1 and loop.var in variables(c)
-        if is_repeated and not _holds_first(c, loop.var):
-            raise ScheduleError(
-                f"{s.names}: '{c}' may leave out tiles between others along {loop.var}, and a ring "
-                f"of {s.stages} counts them; let every group of tiles be whole, or their steps "
-                f"along the sum be a multiple of {2 * s.stages}"
-            )
-
-
-def _holds_first(c: Cond, v: Var) -> bool:
-    """Whether a condition that fails for one value of a variable fails for all larger ones: it
-    bounds from above what grows with the variable."""
-    match c:
-        case And():
-            return all(_holds_first(p, v) for p in c.parts)
-        case Less():
-            grows = add(c.left, mul(c.right, -1))
-            step = add(substitute(grows, {v: add(v, 1)}), mul(grows, -1))
-            least = step.interval[0]
-            return least is not None and least >= 0
-        case _:
-            return v not in variables(c)
-
-
-def _check_depth(s: _Stage) -> None:
-    stages, ahead = s.alloc.stages, s.alloc.ahead
-    if s.is_loop and stages > 1 and not s.alloc.warp_specialized and not 1 <= ahead < stages:
-        raise ScheduleError(
-            f"{s.names}: {ahead} tiles of a ring of {stages} are copied ahead; copy at least 1 "
-            f"and at most {stages - 1}"
-        )
-
-
-def _body_at(kernel: Kernel, path: Path) -> Body:
-    body: Body = kernel.body
-    steps = list(path)
-    while steps:
-        s = body[steps.pop(0)]
-        match s:
-            case For():
-                body = s.body
-            case If():
-                body = s.otherwise if steps.pop(0) else s.then
-            case Roles():
-                role = s.body[steps.pop(0)]
-                assert isinstance(role, Role)
-                body = role.body
-            case _:
-                raise AssertionError("a path leads through bodies")
-    return body
 
 
 # --- making it ----------------------------------------------------------------------------------
@@ -330,12 +79,16 @@ class _Materialiser:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._ids = count(next_sync_id(kernel))
-        self._stages = {s.home: s for s in _stages(kernel)}
+        self._stages = {s.home: s for s in ring_stages(kernel)}
         self._special = any(s.alloc.warp_specialized for s in self._stages.values())
         self._rings: dict[Path, RingProtocol] = {}
         self._buffers: dict[Buffer, Buffer] = {}
         self._gone = {a for s in self._stages.values() for a in s.allocs}
-        self._load_warps = load_role_warps(kernel, self._registers) if self._special else range(0)
+        self._in_turn = self._tiles_in_turn()
+        groups = 1 if self._in_turn is None else GROUPS
+        self._load_warps = (
+            load_role_warps(kernel, self._registers, groups) if self._special else range(0)
+        )
 
     @property
     def _registers(self) -> tuple[int, ...]:
@@ -344,22 +97,39 @@ class _Materialiser:
             raise ScheduleError("rings of one kernel ask for different registers of its roles")
         return next(iter(found), ())
 
+    def _tiles_in_turn(self) -> For | None:
+        """The loop over tiles of which warpgroups take one after the other, None for no such."""
+        for s in self._stages.values():
+            if s.alloc.ping_pong:
+                loop = s.loops[0] if s.loops else For(Var("none", 0, 0), Int(1), ())
+                check_turns(self._kernel, loop, s.names)
+                return loop
+        return None
+
     def kernel(self) -> Kernel:
         """The kernel with its rings."""
-        made: list[Statement] = []
+        shared: list[Statement] = []
+        own: list[Statement] = []
         for home, stage in self._stages.items():
-            made += self._make(home, stage)
+            part = shared if self._in_turn is None or self._is_special(stage) else own
+            part += self._make(home, stage)
         math = self._body(self._kernel.body, (), loads=False)
         rename = Substitution(buffers=self._buffers)
+        made = (*shared, *own)
         if not self._special:
             return replace(self._kernel, body=(*made, *rename.body(math)))
-        load = with_fresh_loops(self._body(self._kernel.body, (), loads=True), {})
-        return with_roles(
-            self._kernel, tuple(made), rename.body(load), rename.body(math), self._load_warps,
-            self._registers,
-        )  # fmt: skip
+        load = self._body(self._kernel.body, (), loads=True)
+        math, load = rename.body(math), rename.body(load)
+        warps, registers = self._load_warps, self._registers
+        if self._in_turn is None:
+            load = with_fresh_loops(load, {})
+            return with_roles(self._kernel, made, load, math, warps, registers)
+        groups = computed_in_turn(math, tuple(own), self._in_turn, self._ids)
+        made = (*shared, *(s for g in groups for s in g.made))
+        load = copied_in_turn(load, self._in_turn, self._ids)
+        return with_groups(self._kernel, made, load, [g.body for g in groups], warps, registers)
 
-    def _make(self, home: Path, s: _Stage) -> list[Statement]:
+    def _make(self, home: Path, s: RingStage) -> list[Statement]:
         special = s.alloc.warp_specialized
         consumers = self._kernel.nthreads // WARP_SIZE if special and s.is_used_again else 0
         self._rings[home] = ring = ring_protocol(
@@ -369,6 +139,7 @@ class _Materialiser:
             issuer=self._load_warps.start * WARP_SIZE if special else _issuer(s),
             consumers=consumers,
             blocks=s.blocks,
+            in_turn=special and self._share_slots(s),
         )
         out: list[Statement] = []
         for a in s.allocs:
@@ -377,7 +148,7 @@ class _Materialiser:
             whole = Buffer(b.name, b.dtype, size, b.memory, b.alignment, b.tile)
             self._buffers[b] = whole
             out.append(replace(a, buffer=whole, copied=None, stages=1, ahead=0,
-                               warp_specialized=False, registers=()))  # fmt: skip
+                               warp_specialized=False, registers=(), ping_pong=False))  # fmt: skip
         return [*out, *ring.make(self._ids)]
 
     def _body(self, body: Body, path: Path, *, loads: bool) -> Body:
@@ -422,36 +193,50 @@ class _Materialiser:
             return loop.overlap
         return s.stages * max(1, loop.overlap // s.stages)
 
-    def _is_special(self, s: _Stage) -> bool:
+    def _is_special(self, s: RingStage) -> bool:
         return s.alloc.warp_specialized
 
-    def _k(self, s: _Stage) -> Expr:
+    def _k(self, s: RingStage) -> Expr:
         return s.loops[-1].var if s.is_loop else ZERO
 
-    def _filled(self, s: _Stage, k: Expr) -> list[Statement]:
+    def _number(self, s: RingStage, k: Expr) -> Expr:
+        """The number of the tile of iteration `k` among those of its ring: each group has those
+        that it copies for itself in one of its own."""
+        number, loop = s.number(k), self._in_turn
+        if loop is None or self._is_special(s):
+            return number
+        return substitute(number, {loop.var: round_of(loop.var)})
+
+    def _filled(self, s: RingStage, k: Expr) -> list[Statement]:
         """Tile `k`, announced and copied."""
         ring = self._rings[s.home]
-        number = s.number(self._k(s))
+        number = self._number(s, self._k(s))
         fills = [_counted(x, ring, number) for x in self._placed(s, s.fills)]
         out = [*ring.acquire(number, self._ids), *fills]
         return out if k is self._k(s) else list(with_fresh_loops(out, {s.loops[-1].var: k}))
 
-    def _placed(self, s: _Stage, body: Sequence[Statement]) -> list[Statement]:
+    def _placed(self, s: RingStage, body: Sequence[Statement]) -> list[Statement]:
         """The statements at the place of their tile in the ring."""
         ring = self._rings[s.home]
-        slot = ring.slot(s.number(self._k(s)))
+        slot = ring.slot(self._number(s, self._k(s)))
         offsets = {a.buffer: mul(slot, _size(a.buffer)) for a in s.allocs}
         return [_moved(x, offsets) for x in body] if s.stages > 1 else list(body)
 
-    def _used(self, s: _Stage, out: Sequence[Statement]) -> Iterator[Statement]:
+    def _used(self, s: RingStage, out: Sequence[Statement]) -> Iterator[Statement]:
         """The body that uses a tile: it waits for it, and has another copied to where one was that
         is used no more, or hands it back."""
-        ring, number = self._rings[s.home], s.number(self._k(s))
+        ring, number = self._rings[s.home], self._number(s, self._k(s))
         ready = ring.ready(number, self._ids)
         uses = self._placed(s, [x for x in out if x not in s.fills])
+        tiles = {a.buffer for a in s.allocs}
         if self._is_special(s):
+            is_run = not self._is_in_loop(s)
+            behind = 1 + max((i for i, x in enumerate(uses) if _mentions(x, tiles)), default=-1)
+            yield from self._begin(s) if is_run else []
             yield ready
-            yield from uses
+            yield from uses[:behind]
+            yield from self._pass_on(s) if is_run else []
+            yield from uses[behind:]
             if not ring.consumers:
                 pass
             elif not self._lags(s):
@@ -470,11 +255,10 @@ class _Materialiser:
             early = [x for x in out[:first] if x not in s.fills]
             later = [x for x in out[first:] if x not in s.fills]
             yield from (*early, *self._filled(s, self._k(s)))
-            buffers = {a.buffer for a in s.allocs}
-            user = next((i for i, x in enumerate(later) if _mentions(x, buffers)), len(later))
+            user = next((i for i, x in enumerate(later) if _mentions(x, tiles)), len(later))
             yield from (*later[:user], ready, *later[user:])
 
-    def _lags(self, s: _Stage) -> bool:
+    def _lags(self, s: RingStage) -> bool:
         """Whether a tile is handed back one iteration later, when those that were being read have
         been, while the next ones are."""
         return s.reads_late and s.stages > 1
@@ -482,7 +266,9 @@ class _Materialiser:
     def _ahead(self, home: Path) -> list[Statement]:
         """The copies before the loop at a path."""
         s = self._stages.get(home)
-        if s is None or s.stages == 1 or self._is_special(s):
+        if s is not None and self._is_special(s):
+            return self._begin(s) if self._is_in_loop(s) else []
+        if s is None or s.stages == 1:
             return []
         loop, ahead = s.loops[-1], s.alloc.ahead
         p = Var(f"p_{loop.var}", 0, ahead - 1)
@@ -491,17 +277,36 @@ class _Materialiser:
     def _behind(self, home: Path) -> list[Statement]:
         """What is handed back behind the loop at a path."""
         s = self._stages.get(home)
-        if s is None or not self._is_special(s) or not self._lags(s):
+        if s is None or not self._is_special(s):
             return []
-        if s.is_one_run or not self._rings[home].consumers:
-            return []  # nobody waits for the last one
+        turn = self._pass_on(s) if self._is_in_loop(s) else []
+        if not self._lags(s) or s.is_one_run or not self._rings[home].consumers:
+            return turn  # nobody waits for the last one
         extent = s.loops[-1].extent
-        last = self._rings[home].release(s.number(add(extent, -1)), self._ids)
-        return last if constant_value(extent) else [If(less(ZERO, extent), tuple(last))]
+        last = self._rings[home].release(self._number(s, add(extent, -1)), self._ids)
+        return [*turn, *(last if constant_value(extent) else [If(less(ZERO, extent), tuple(last))])]
+
+    def _is_in_loop(self, s: RingStage) -> bool:
+        """Whether a ring is used in a loop of its own, one run of it for each tile."""
+        return s.is_loop and s.loops[-1] is not self._in_turn
+
+    def _share_slots(self, s: RingStage) -> bool:
+        """Whether two groups that take tiles in turn use the same slots: not where a ring holds
+        whole rounds of all their steps."""
+        steps = constant_value(s.loops[-1].extent) if self._is_in_loop(s) else 1
+        return self._in_turn is not None and not (steps and s.stages % (GROUPS * steps) == 0)
+
+    def _begin(self, s: RingStage) -> list[Statement]:
+        loop = self._in_turn
+        return [] if loop is None else self._rings[s.home].begin(loop.var, self._ids)
+
+    def _pass_on(self, s: RingStage) -> list[Statement]:
+        loop = self._in_turn
+        return [] if loop is None else self._rings[s.home].pass_on(loop.var, self._ids)
 
 
-def _issuer(s: _Stage) -> int:
-    return next(x.issuer for f in s.fills for x in (f, *walk_statements(f)) if _is_uncounted(x))  # type: ignore[attr-defined]
+def _issuer(s: RingStage) -> int:
+    return next(x.issuer for f in s.fills for x in (f, *walk_statements(f)) if is_uncounted(x))  # type: ignore[attr-defined]
 
 
 def _size(b: Buffer) -> int:

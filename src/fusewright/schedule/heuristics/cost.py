@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fusewright.core.instructions import CODE
-from fusewright.schedule.heuristics.product_steps import step_clocks
+from fusewright.schedule.heuristics.product_steps import outside_us, step_clocks
 from fusewright.schedule.heuristics.product_suffix import moved_us
 from fusewright.schedule.heuristics.product_work import ProductWork
 from fusewright.schedule.heuristics.thread_loops import warps
@@ -140,13 +140,21 @@ def _product_us(
     target: Target,
 ) -> float:
     """Microseconds of the steps of all tiles with what overlaps with them, and of what stands
-    around them: all that threads compute, and the traffic that they cause."""
+    around them: all that threads compute, and the traffic that they cause. Where warpgroups take
+    tiles in turn, those overlap, too."""
     known = target.calibration
     apart = work.blocks * p.tiles * (p.loaded_nbytes + known.write_weight * p.stored_nbytes)
     apart /= target.memory_nbytes_per_us * known.read_share
+    if p.ping_pong:
+        apart = 0.0
     beside = max(0.0, parts["memory"] - apart), parts["cache"], parts["shared"]
     overlapped = _norm((*beside, max(steps.values())), known.box_overlap)
-    return overlapped + _around_steps(work, p, rounds, target) + parts["issue"]
+    met = rounds * (known.box_cluster_us if work.cluster > 1 else 0.0)
+    around = rounds * _around_steps(work, p, target) + parts["issue"]
+    if p.ping_pong:
+        tiles = rounds * p.tiles
+        around = outside_us(tiles, max(steps.values()) / tiles, around / tiles)
+    return overlapped + met + around
 
 
 def _steps(
@@ -159,13 +167,11 @@ def _steps(
     return tuple((name, times * own) for name, own in parts)
 
 
-def _around_steps(work: Work, p: ProductWork, rounds: float, target: Target) -> float:
-    """Microseconds around the steps of all tiles, what threads load and store there among them, and
-    until the blocks of a cluster have begun and left together."""
-    known = target.calibration
-    met = known.box_cluster_us if work.cluster > 1 else 0.0
+def _around_steps(work: Work, p: ProductWork, target: Target) -> float:
+    """Microseconds around the steps of a block's tiles, what threads load and store there among
+    them."""
     moved = moved_us(p.loaded_nbytes, p.stored_nbytes, work.threads, target)
-    return rounds * (met + p.tiles * (known.tile_us + moved))
+    return p.tiles * (target.calibration.tile_us + moved)
 
 
 def bound_us(work: Work, target: Target) -> float:

@@ -128,7 +128,7 @@ class MatmulScheduler(ProductScheduler):
             yield Refused("tiles on matrix instructions", problem)
             return
         plans = [p for p in self._plans() if self._fits(p) and self._has_room(p)]
-        alone = [p for p in plans if p.cluster_size == 1 and not p.ahead]
+        alone = [p for p in plans if p.cluster_size == 1 and not (p.ahead or p.ping_pong)]
         shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
         suffix = suffix_of(self.flow, self._product)
         for p in (*self._ranked(plans, suffix), *self._ranked(shared, suffix)):
@@ -136,6 +136,7 @@ class MatmulScheduler(ProductScheduler):
             apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
             apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
             apart += ", inputs of what follows ahead of it" if p.ahead else ""
+            apart += ", two warpgroups in turn" if p.ping_pong else ""
             what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}"
             yield Candidate(what, p.params, p)
 
@@ -153,11 +154,14 @@ class MatmulScheduler(ProductScheduler):
                 p, stages=min(p.stages, -(-depth // p.depth)), group=1, blocks=0, serpentine=False
             )
             for p in plans
-            if p.cluster_size == 1
+            if p.cluster_size == 1 and not p.ping_pong
         ]
 
     def _has_room(self, plan: ProductPlan) -> bool:
-        """Whether the registers of warps that multiply hold what is computed of the sums."""
+        """Whether the registers of warps that multiply hold what is computed of the sums. In
+        ping-pong they do, but threads of a tile that reduce are numbered by lanes and rows."""
+        if plan.ping_pong:
+            return not reductions(self.flow)
         is_shared = plan.warpgroups > MAX_COMPUTING
         if not is_shared and plan.accumulators <= MAX_ACCUMULATORS:
             return True
@@ -251,12 +255,17 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     inside = around + (plan.splits > 1)
     s.transform_like(product, [*operands, *ahead, *(y for y, _ in staged)])
     for p in products:
-        p.mma(plan.warpgroups, by_lanes=bool(reductions(s.flow)))
+        p.mma(plan.groups_of_tile, by_lanes=bool(reductions(s.flow)))
     for o in operands:
         o.parallelize(-1, Parallel.BULK)
         o.parallelize(-2, Parallel.BULK)
         if plan.stages > 1:
-            o.circular_buffer(plan.stages, warp_specialized=True, registers=plan.registers)
+            o.circular_buffer(
+                plan.stages,
+                warp_specialized=True,
+                registers=plan.registers,
+                ping_pong=plan.ping_pong,
+            )
         o.inline_at(next(p for p in products if o.stage in p.stage.operands), inside + 1)
     for o in ahead:
         o.parallelize(-1, Parallel.BULK)

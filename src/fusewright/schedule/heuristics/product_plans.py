@@ -38,6 +38,16 @@ _MENU = (
     (64, 8, 1),
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
+_IN_TURN = ((128, 192, 2), (128, 128, 2))
+"""Tiles of which each of two warpgroups computes one: of 128 x 192 its registers hold the sums, and
+as much as `CODE.product_registers` beside them. Inputs come ahead of both beside no fewer than
+`ENOUGH_STAGES`: a backward of gelu by 128 x 192 would have three, and leave by 16 columns, which
+spills 480 bytes (NVRTC 13.0, sm_90a, 2026-11-28)."""
+MOST_IN_TURN = 32
+"""Columns of a result that leave together beside more than `MAX_ACCUMULATORS` sums: ptxas begins
+what follows for all of them. In ping-pong of 128 x 192 parts of 96 columns spill 228 bytes with a
+bias, of 64 204 with gelu, of 48 356 with gelu and a residual, of 32 none (NVRTC 13.0, sm_90a,
+2026-11-28)."""
 LEAST_LARGE = 128 * 128
 """Sums of a tile that its boxes do not hold up: others are chosen for what they copy."""
 LARGE_TILE = 128 * 192
@@ -96,7 +106,7 @@ class ProductPlan:
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
     rows of clusters. Inputs of `ahead` bytes for each place of the result come by boxes before what
-    is computed with them."""
+    is computed with them. In `ping_pong` two warpgroups compute a tile each, in turn."""
 
     rows: int
     columns: int
@@ -113,6 +123,12 @@ class ProductPlan:
     promoted: bool = False
     cluster: tuple[int, int] = (1, 1)
     ahead: int = 0
+    ping_pong: bool = False
+
+    @property
+    def groups_of_tile(self) -> int:
+        """The warpgroups that compute a tile together."""
+        return 1 if self.ping_pong else self.warpgroups
 
     def tiles(self, sizes: ProductSizes) -> int:
         """The tiles of a product of these sizes, in whole clusters."""
@@ -133,14 +149,14 @@ class ProductPlan:
     @property
     def accumulators(self) -> int:
         """Registers of a thread for the sums of all products."""
-        return self.rows * self.columns * self.products // (self.warpgroups * WARPGROUP_SIZE)
+        return self.rows * self.columns * self.products // (self.groups_of_tile * WARPGROUP_SIZE)
 
     @property
     def registers(self) -> tuple[int, int] | None:
         """Those that a thread which loads keeps, and one that multiplies gets, where many
         accumulators need more than an equal share: of the warpgroups that the launch gives an equal
         share, one leaves the others all but `LEAST_REGISTERS`."""
-        held = self.rows * self.columns * self.products * (2 if self.promoted else 1)
+        held = self.accumulators * self.warpgroups * WARPGROUP_SIZE * (2 if self.promoted else 1)
         if held < LARGE_TILE:
             return None
         groups = self.warpgroups + 1
@@ -166,6 +182,7 @@ class ProductPlan:
             serpentine=int(self.serpentine),
             blocks=self.blocks,
             ahead=self.ahead or None,
+            ping_pong=int(self.ping_pong) or None,
             splits=self.splits if is_split else None,
             mode=self.mode if is_split else None,
             cluster="x".join(map(str, self.cluster)) if self.cluster_size > 1 else None,
@@ -206,7 +223,8 @@ def menu_plans(
 ) -> Iterator[ProductPlan]:
     """Every tile of the menu whose sums fit the registers, one between its widths where that saves
     a part of a round, and the same in clusters, for products of so many first and second operands,
-    of which they share one, and so many results that leave by boxes. Inputs of `loaded` bytes for
+    of which they share one, and so many results that leave by boxes; and tiles that two warpgroups
+    compute in turn, where blocks take several. Inputs of `loaded` bytes for
     each place of the result come ahead, or when they are needed; not beside a depth of one step,
     which has no loop of its own: its ring stands in the loop over tiles, where they have none."""
     is_deep = sizes.depth > DEPTH_NBYTES // sizes.itemsize
@@ -217,6 +235,12 @@ def menu_plans(
             if _holds(plan) and (not ahead or _has_memory(plan, operands, outputs, target)):
                 yield in_order(plan, sizes, target)
                 yield from _in_clusters(plan, sizes, target)
+    for tile in _IN_TURN:
+        for ahead in (loaded, 0) if loaded and is_deep else (0,):
+            plan = _with_ring(tile, sizes, operands, outputs, target, ahead, ping_pong=True)
+            if _holds(plan) and plan.stages >= (ENOUGH_STAGES if ahead else 2):
+                ordered = in_order(plan, sizes, target), *_in_clusters(plan, sizes, target)
+                yield from (p for p in ordered if p.blocks)
 
 
 def _between(sizes: ProductSizes, target: Target) -> list[tuple[int, int, int]]:
@@ -254,12 +278,14 @@ def _with_ring(
     outputs: int,
     target: Target,
     ahead: int = 0,
+    *,
+    ping_pong: bool = False,
 ) -> ProductPlan:
     """A tile with as many stages as memory has room for, and a block has steps, beside as many
     columns of results as then have room, too, and inputs of so many bytes for each place that come
     `ahead`. Where blocks take several tiles, the ring goes on
     from one to the next, so that the boxes of short depths are under way while others are
-    multiplied."""
+    multiplied. Of results in `ping_pong` each warpgroup leaves its own."""
     rows, columns, warpgroups = tile
     depth = DEPTH_NBYTES // sizes.itemsize
     stage = (rows * operands[0] + columns * operands[1]) * DEPTH_NBYTES
@@ -267,15 +293,18 @@ def _with_ring(
     steps = -(-sizes.depth // depth) * -(-tiles // target.multiprocessors)
 
     def stages(staged: int) -> int:
-        used = BARRIERS_NBYTES + rows * (columns * ahead + outputs * staged * STAGED_ITEMSIZE)
+        used = rows * (columns * ahead + outputs * staged * STAGED_ITEMSIZE)
+        used = BARRIERS_NBYTES + used * (warpgroups if ping_pong else 1)
         return max(1, min((target.shared_nbytes_per_block - used) // stage, steps, MAX_STAGES))
 
     options = _staged_columns(columns) if outputs else [0]
+    if ping_pong and rows * columns > MAX_ACCUMULATORS * WARPGROUP_SIZE:
+        options = [c for c in options if c <= MOST_IN_TURN]
     staged = max(options, key=lambda c: (min(stages(c), ENOUGH_STAGES), c))
     promoted = is_promoted(sizes.itemsize)
     return ProductPlan(
         rows, columns, depth, warpgroups, stages(staged), staged, products=max(operands),
-        promoted=promoted, ahead=ahead,
+        promoted=promoted, ahead=ahead, ping_pong=ping_pong,
     )  # fmt: skip
 
 

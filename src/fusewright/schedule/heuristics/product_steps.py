@@ -34,6 +34,14 @@ class DepthStep:
     crossing: float = 0.0
 
 
+def outside_us(tiles: float, inside: float, around: float) -> float:
+    """Microseconds of a block beside its steps, where two warpgroups take its tiles in turn, each
+    of which takes so many `inside` of its steps and `around` them: what stands around a tile stands
+    beside the steps of the next, but for the last, and for what is longer than those. Then a
+    warpgroup is done with a tile each time that both have passed, and the other one as well."""
+    return around + max(0.0, tiles - 1) * max(0.0, around - inside) / 2
+
+
 @dataclass(frozen=True, slots=True)
 class StepClocks:
     """Clocks of a step by what it may be limited by: matrix instructions, boxes, and a ring with

@@ -13,12 +13,16 @@ from fusewright.schedule.heuristics.product_plans import (
     menu_plans,
     with_splits,
 )
-from fusewright.schedule.heuristics.product_steps import DepthStep, step_clocks
+from fusewright.schedule.heuristics.product_steps import DepthStep, outside_us, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
 KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
+PING_PONG_MARGIN = 1.12
+"""By how much plans in ping-pong have to be predicted faster: twice the root mean square of the
+logarithm, 0.056, by which 145 other plans of the suites differ from the model (one H100,
+2026-11-27, `bench.product_fit`). None of their own was measured."""
 ALIKE = 1.05
 """Predicted times within this factor count as equal: the model is no better."""
 
@@ -30,7 +34,27 @@ def predicted_us(
     the `suffix` among that; beside it what boxes of operands and inputs take from memory, which
     they overlap less than loads do, and boxes of results to it. Blocks of a cluster begin and leave
     together; those that share a depth get the parts of a tile there as they get boxes."""
-    known = target.calibration
+    known, (own, inside, rounds) = target.calibration, _steps_us(sizes, plan, target)
+    memory = _memory_us(sizes, plan, target, suffix)
+    together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
+    threads = plan.groups_of_tile * WARPGROUP_SIZE
+    exposed = exposed_us(
+        plan.rows * plan.columns, threads, suffix, ahead=plan.ahead > 0, target=target
+    )
+    tile = known.tile_us + exposed
+    outside = outside_us(rounds, inside, tile) if plan.ping_pong else rounds * tile
+    around = known.launch_us + outside
+    if plan.blocks_together > 1:
+        around += known.box_cluster_us * (1 if plan.blocks else rounds)
+    sums = plan.rows * plan.columns * plan.products
+    if plan.mode == "cluster":
+        lines = 4 * sums / LINE_NBYTES
+        return around + together + rounds * known.box_line_clocks * lines / target.clock_mhz
+    return around + together + combine_us(plan.splits, plan.tiles(sizes) * sums, target)
+
+
+def _steps_us(sizes: ProductSizes, plan: ProductPlan, target: Target) -> tuple[float, float, int]:
+    """Microseconds of all steps of a block, and of those of a tile, and the rounds of tiles."""
     at_once = target.clusters_at_once(plan.blocks_together) * plan.blocks_together
     blocks = plan.tiles(sizes) * plan.splits
     rounds = -(-blocks // at_once)
@@ -46,24 +70,19 @@ def predicted_us(
         default=0.0,
     )
     own = steps * (rounds * clocks + max(0.0, late)) / target.clock_mhz
+    return own, steps * clocks / target.clock_mhz, rounds
+
+
+def _memory_us(sizes: ProductSizes, plan: ProductPlan, target: Target, suffix: Suffix) -> float:
+    """Microseconds in which memory brings and takes what overlaps with steps: boxes, and in
+    ping-pong what threads load behind the last one."""
+    known = target.calibration
     places = sizes.batch * sizes.rows * sizes.columns
-    memory = memory_nbytes(sizes, plan, target) + places * plan.ahead
+    beside = plan.ahead or (suffix.loaded if plan.ping_pong else 0)
+    memory = memory_nbytes(sizes, plan, target) + places * beside
     memory /= target.memory_nbytes_per_us * known.box_read_share
     written = known.write_weight * places * suffix.boxed
-    memory += written / (target.memory_nbytes_per_us * known.read_share)
-    together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
-    threads = plan.warpgroups * WARPGROUP_SIZE
-    exposed = exposed_us(
-        plan.rows * plan.columns, threads, suffix, ahead=plan.ahead > 0, target=target
-    )
-    around = known.launch_us + rounds * (known.tile_us + exposed)
-    if plan.blocks_together > 1:
-        around += known.box_cluster_us * (1 if plan.blocks else rounds)
-    sums = plan.rows * plan.columns * plan.products
-    if plan.mode == "cluster":
-        lines = 4 * sums / LINE_NBYTES
-        return around + together + rounds * known.box_line_clocks * lines / target.clock_mhz
-    return around + together + combine_us(plan.splits, plan.tiles(sizes) * sums, target)
+    return memory + written / (target.memory_nbytes_per_us * known.read_share)
 
 
 def memory_nbytes(sizes: ProductSizes, plan: ProductPlan, target: Target) -> float:
@@ -112,10 +131,10 @@ def step_of(
         requested += lines / sharing[i]
         crossing += 2 * inside * times[i] * row * (sizes.lines[i] - 1) / sharing[i]
         beyond += (extents[i] - inside) * times[i] * row / sharing[i]
-    added = sums / (WARPGROUP_SIZE * plan.warpgroups) if plan.promoted else 0.0
+    added = sums / (WARPGROUP_SIZE * plan.groups_of_tile) if plan.promoted else 0.0
     return DepthStep(
         sums * plan.depth / mma_per_clock(sizes.itemsize),
-        added, received, requested, beyond, plan.stages, plan.warpgroups, crossing,
+        added, received, requested, beyond, plan.stages, plan.groups_of_tile, crossing,
     )  # fmt: skip
 
 
@@ -123,12 +142,19 @@ def ranked_us(
     sizes: ProductSizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN
 ) -> float:
     """The microseconds by which plans are ranked: with a margin for clusters, where rows begin
-    inside of lines for all others."""
+    inside of lines for all others, and with one for ping-pong. That hides what stands around tiles
+    behind steps: where memory takes longer than steps, which waits for neither, two blocks of a
+    multiprocessor, which hide as much, gained nothing (64 of 1024 x 1024 x 128, one H100,
+    2026-11-27), so that it ranks last."""
     known, is_together = target.calibration, plan.blocks_together > 1
     if max(sizes.lines) > 1.0:
         margin = 1.0 if is_together else known.alone_margin
     else:
         margin = known.cluster_margin if is_together else 1.0
+    if plan.ping_pong:
+        own, _, _ = _steps_us(sizes, plan, target)
+        is_hidden = own >= _memory_us(sizes, plan, target, suffix)
+        margin *= PING_PONG_MARGIN if is_hidden else math.inf
     return predicted_us(sizes, plan, target, suffix) * margin
 
 

@@ -26,13 +26,14 @@ from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, mma_per_clock
 class ProductWork:
     """Of a block: the tiles of the result that it makes, the steps of all of them, each a tile of
     the depth, and what a step takes; bytes that threads load and store for the places of a tile
-    behind its last step."""
+    behind its last step; and whether two warpgroups take the tiles in turn (`ping_pong`)."""
 
     tiles: int
     steps: int
     step: DepthStep
     loaded_nbytes: float = 0.0
     stored_nbytes: float = 0.0
+    ping_pong: bool = False
 
 
 def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
@@ -76,7 +77,8 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     loaded = sum(o.dtype.nbytes for o in read.values() if numel(o.shape) == whole)
     left = [s for s in moved if s.memory is Memory.GLOBAL]
     stored = sum(s.dtype.nbytes * numel(s.shape) / whole for s in left)
-    return ProductWork(tiles, trips_of(serial), step, sums * loaded, sums * stored)
+    in_turn = any(s.ping_pong for s in boxes)
+    return ProductWork(tiles, trips_of(serial), step, sums * loaded, sums * stored, in_turn)
 
 
 def _box_rows(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
