@@ -9,7 +9,7 @@ form a DAG rooted in the known classes. Values are computed on demand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar, assert_never
 
@@ -106,27 +106,33 @@ def find_run(pieces: Sequence[P], stride: Expr, extent: Expr) -> list[P] | None:
     for first in begins:
         if ratio(first.top, wanted) is not None:
             return [first]
+    if not begins:
+        return None
     best: list[P] | None = None
+    following: dict[Expr, list[P]] = {}
+    for p in pieces:
+        following.setdefault(p.stride, []).append(p)
     for first in begins:
-        run = _run_up_to(pieces, [first], wanted, None if best is None else len(best))
+        run = _run_up_to(following, [first], wanted, None if best is None else len(best))
         if run is not None:
             best = run
     return best
 
 
 def _run_up_to(
-    pieces: Sequence[P], run: list[P], wanted: Expr, limit: int | None
+    following: Mapping[Expr, Sequence[P]], run: list[P], wanted: Expr, limit: int | None
 ) -> list[P] | None:
-    """The shortest continuation of a run, below a length, whose end is a multiple of `wanted`."""
+    """The shortest continuation of a run, below a length, whose end is a multiple of `wanted`, by
+    the pieces that begin at a stride."""
     if limit is not None and len(run) >= limit:
         return None
     top = run[-1].top
     if ratio(top, wanted) is not None:
         return run
     best: list[P] | None = None
-    for p in pieces:
-        if (p.stride is top or p.stride == top) and p.extent != ONE:
-            found = _run_up_to(pieces, [*run, p], wanted, limit)
+    for p in following.get(top, ()):
+        if p.extent != ONE:
+            found = _run_up_to(following, [*run, p], wanted, limit)
             if found is not None:
                 best, limit = found, len(found)
     return best

@@ -162,9 +162,9 @@ def digits_of(definition: Definition) -> Word:
 
 def ratio(a: Expr, b: Expr) -> Expr | None:
     """`a / b` when the division is exact in the normal form, else None."""
-    if isinstance(b, Int):
+    if type(b) is Int:
         kb = b.value
-        if isinstance(a, Int):
+        if type(a) is Int:
             return integer(a.value // kb) if kb and a.value % kb == 0 else None
         if kb == 1:
             return a

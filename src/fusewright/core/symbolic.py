@@ -57,11 +57,12 @@ class Symbolic:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Symbolic):
+        if type(self) is not type(other):
+            if isinstance(other, Symbolic):
+                return False
             return self._is_integer(other) if isinstance(other, int) else NotImplemented
-        if self._hash != other._hash:
-            return False
-        if type(self) is not type(other) or self._key != other._key:
+        assert isinstance(other, Symbolic)
+        if self._hash != other._hash or self._key != other._key:
             return False
         a, b = self.leaves, other.leaves
         return len(a) == len(b) and all(map(is_, a, b))

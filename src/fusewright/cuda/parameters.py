@@ -10,7 +10,7 @@ from fusewright.cuda import exprs, scalars
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.ir import Buffer, Kernel
-from fusewright.kir.traverse import walk_statements
+from fusewright.kir.traverse import statements_of
 from fusewright.kir.unread import UnreadKernel
 from fusewright.memory import Memory
 from fusewright.target import TENSOR_MAP_NBYTES
@@ -45,8 +45,8 @@ def shared_nbytes(kernel: Kernel) -> int:
         return kernel.border.shared_nbytes
     ends = [
         shared_offset(a) + constant_size(a.buffer) * a.buffer.dtype.nbytes
-        for a in walk_statements(kernel)
-        if isinstance(a, ir.Alloc) and a.buffer.memory is Memory.SHARED
+        for a in statements_of(kernel, ir.Alloc)
+        if a.buffer.memory is Memory.SHARED
     ]
     return max(ends, default=0)
 

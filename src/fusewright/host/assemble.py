@@ -36,7 +36,7 @@ from fusewright.kir.analysis.uses import global_reads, written_buffers
 from fusewright.kir.asynchronous import BulkReduce
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 from fusewright.kir.tensor import BoxReduce, Mma, WarpMma
-from fusewright.kir.traverse import walk_statements
+from fusewright.kir.traverse import statements_of
 from fusewright.kir.unread import UnreadKernel
 
 View: TypeAlias = tuple[Root, Expr]
@@ -344,10 +344,9 @@ def role_of(kernel: Kernel) -> str:
         return kernel.border.role
     if not global_reads(kernel) and not any(isinstance(n, Index) for n in walk(kernel)):
         return "fill"
-    statements = list(walk_statements(kernel))
-    if any(isinstance(s, Mma | WarpMma | BulkReduce | BoxReduce) for s in statements):
+    if statements_of(kernel, Mma, WarpMma, BulkReduce, BoxReduce):
         return "kernel"
-    computed = [s for s in statements if isinstance(s, Compute) and not _is_literal(s)]
+    computed = [s for s in statements_of(kernel, Compute) if not _is_literal(s)]
     return "kernel" if any(n.fn != "copy" for n in computed) else "copy"
 
 

@@ -12,7 +12,7 @@ from fusewright.core.expr import Var
 from fusewright.dtypes import DType
 from fusewright.kir import rules
 from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Role, Statement
-from fusewright.kir.traverse import bodies_of
+from fusewright.kir.traverse import bodies_of, body_fields
 from fusewright.target import Target
 
 Stage: TypeAlias = Literal["lowered", "expanded", "synced", "packed", "final"]
@@ -62,7 +62,9 @@ def places_of(kernel: Kernel) -> tuple[Place, ...]:
     """All statements in textual order, outer ones first."""
     dims = (d.var for d in (*kernel.grid, *kernel.block, *kernel.cluster))
     top = _Scope(frozenset((*kernel.symbols, *dims)), frozenset(kernel.params), (), None, None)
-    return tuple(_walk(kernel.body, top))
+    out: list[Place] = []
+    _walk(kernel.body, top, out)
+    return tuple(out)
 
 
 class _Scope(NamedTuple):
@@ -73,32 +75,32 @@ class _Scope(NamedTuple):
     parent: Statement | None
 
 
-def _walk(body: Body, scope: _Scope) -> Iterator[Place]:
+def _walk(body: Body, scope: _Scope, out: list[Place]) -> None:
     allocated: list[Buffer] = []
     for s in body:
-        if isinstance(s, Alloc):
-            yield Place(s, *scope)
+        if type(s) is Alloc:
+            out.append(Place(s, *scope))
             allocated.append(s.buffer)
             continue
         if allocated:
             scope = scope._replace(buffers=scope.buffers.union(allocated))
             allocated.clear()
-        yield Place(s, *scope)
-        if not bodies_of(s):
+        out.append(Place(s, *scope))
+        if not body_fields(type(s)):
             continue
         inner = scope._replace(parent=s)
         match s:
             case For():
-                yield from _walk(s.body, inner._replace(variables=scope.variables | {s.var}))
+                _walk(s.body, inner._replace(variables=scope.variables | {s.var}), out)
             case If():
                 inner = inner._replace(conditions=(*scope.conditions, s.condition))
-                yield from _walk(s.then, inner)
-                yield from _walk(s.otherwise, inner)
+                _walk(s.then, inner, out)
+                _walk(s.otherwise, inner, out)
             case Role():
-                yield from _walk(s.body, inner._replace(role=s))
+                _walk(s.body, inner._replace(role=s), out)
             case _:
                 for part in bodies_of(s):
-                    yield from _walk(part, inner)
+                    _walk(part, inner, out)
 
 
 # --- what several checks ask ------------------------------------------------------------------

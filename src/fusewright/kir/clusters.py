@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from fusewright.kir.ir import Body, Buffer, ClusterArrive, ClusterWait, Kernel, RemoteStore
-from fusewright.kir.traverse import bodies_of, walk_statements
+from fusewright.kir.traverse import acting_statements, bodies_of, statements_of, walk_statements
 
 KEPT = 4
 """Kernels of which is kept what was found: several passes ask in turn."""
@@ -17,21 +17,21 @@ KEPT = 4
 def exported_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     """The shared buffers that other blocks of the cluster write, and the mbarriers that count what
     they write, in textual order of the stores."""
-    uses = (u for s in walk_statements(kernel) if not s.is_private for u in s.memory_uses())
+    uses = (u for s in acting_statements(kernel) for u in s.memory_uses())
     return tuple(dict.fromkeys(u.buffer for u in uses if u.rank is not None))
 
 
 @lru_cache(maxsize=KEPT)
 def counters_of_stores(kernel: Kernel) -> frozenset[Buffer]:
     """The mbarriers that count what threads of other blocks store."""
-    stores = (s for s in walk_statements(kernel) if isinstance(s, RemoteStore))
+    stores = statements_of(kernel, RemoteStore)
     return frozenset(s.barrier for s in stores if s.barrier is not None)
 
 
 @lru_cache(maxsize=KEPT)
 def cluster_barriers(kernel: Kernel) -> tuple[tuple[ClusterArrive, ClusterWait], ...]:
     """Each arrival with the wait that follows it in the same body."""
-    if not any(isinstance(s, ClusterArrive | ClusterWait) for s in walk_statements(kernel)):
+    if not statements_of(kernel, ClusterArrive, ClusterWait):
         return ()
     return tuple(
         (a, b)
@@ -45,8 +45,8 @@ def cluster_barriers(kernel: Kernel) -> tuple[tuple[ClusterArrive, ClusterWait],
 def unpaired_in(kernel: Kernel) -> Iterator[ClusterArrive | ClusterWait]:
     """The arrivals and waits that belong to no barrier."""
     paired = {s for pair in cluster_barriers(kernel) for s in pair}
-    for s in walk_statements(kernel):
-        if isinstance(s, ClusterArrive | ClusterWait) and s not in paired:
+    for s in statements_of(kernel, ClusterArrive, ClusterWait):
+        if s not in paired:
             yield s
 
 

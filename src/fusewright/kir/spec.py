@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from fusewright.core.conditions import TRUE, prove
 from fusewright.core.expr import Int, Var, constant_value, variables
 from fusewright.core.functions import FUNCTIONS
-from fusewright.core.symbolic import Symbolic
 from fusewright.dtypes import bool_, is_bitcast, uint32
 from fusewright.errors import SpecError
 from fusewright.kir.analysis.proved_lanes import proved_lanes
@@ -61,10 +60,11 @@ from fusewright.kir.traits import Team
 from fusewright.kir.traverse import (
     all_variables,
     own_buffers,
+    own_expressions,
     own_registers,
-    own_values,
     registers_read,
     registers_written,
+    statements_of,
 )
 from fusewright.memory import Memory
 from fusewright.target import (
@@ -141,10 +141,7 @@ def _buffers_in_scope(facts: KernelFacts) -> Iterator[Problem]:
 
 def _allocated_once(facts: KernelFacts) -> Iterator[Problem]:
     seen: set[Buffer] = set()
-    for place in facts.places:
-        s = place.statement
-        if not isinstance(s, Alloc):
-            continue
+    for s in statements_of(facts.kernel, Alloc):
         if s.buffer in seen:
             yield s, f"buffer {s.buffer} is allocated a second time; each has one Alloc"
         if s.buffer.memory is Memory.GLOBAL:
@@ -160,9 +157,7 @@ def _variables_in_scope(facts: KernelFacts) -> Iterator[Problem]:
         if isinstance(s, For) and s.var in place.variables:
             yield s, f"variable {s.var} is already in use around this loop"
         own = {s.var} if isinstance(s, For) else set[Var]()
-        for value in own_values(s):
-            if not isinstance(value, Symbolic) or not value.leaves:
-                continue
+        for value in own_expressions(s):
             for v in all_variables(value):
                 known = v in place.variables or v in own or isinstance(v, RegVar)
                 if not known:
@@ -170,11 +165,10 @@ def _variables_in_scope(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _arguments_declared(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
-        if isinstance(place.statement, Compute):
-            for o in place.statement.operands:
-                if isinstance(o, Arg) and o.argument not in facts.kernel.arguments:
-                    yield place.statement, f"{o.argument} is not an argument of the kernel"
+    for s in statements_of(facts.kernel, Compute):
+        for o in s.operands:
+            if isinstance(o, Arg) and o.argument not in facts.kernel.arguments:
+                yield s, f"{o.argument} is not an argument of the kernel"
 
 
 # --- memories, types, widths ------------------------------------------------------------------
@@ -395,12 +389,11 @@ def _no_trivial_loops(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _no_decided_conditions(facts: KernelFacts) -> Iterator[Problem]:
-    for place in facts.places:
-        s = place.statement
+    for s in statements_of(facts.kernel, If, Guarded):
         if isinstance(s, If):
             if prove(s.condition) is not None:
                 yield s, "the condition is decided; there is nothing to choose"
-        elif isinstance(s, Guarded) and s.predicate != TRUE:
+        elif s.predicate is not TRUE and s.predicate != TRUE:
             known = prove(s.predicate)
             stays = known is False and s.where_false() == (s,)  # zeros are written all the same
             if known is not None and not stays:

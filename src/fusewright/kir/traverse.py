@@ -21,6 +21,9 @@ N = TypeVar("N", bound=Node)
 KEPT = 1 << 13
 """Nodes whose values are remembered: most pass through all passes, and are asked in each."""
 
+KEPT_ROOTS = 4
+"""Kernels whose statements are kept by their class: those that one pass or check asks about."""
+
 
 @cache
 def body_fields(cls: type[Node]) -> tuple[str, ...]:
@@ -92,6 +95,35 @@ def walk_statements(node: Node) -> Iterator[Statement]:
             open_.pop()
 
 
+S = TypeVar("S", bound=Statement)
+
+
+@lru_cache(maxsize=KEPT_ROOTS)
+def _by_class(node: Node) -> tuple[tuple[Statement, ...], dict[type[Statement], list[int]]]:
+    """All statements below a node, and the positions of those of each class."""
+    listed = tuple(walk_statements(node))
+    places: dict[type[Statement], list[int]] = {}
+    for at, s in enumerate(listed):
+        places.setdefault(type(s), []).append(at)
+    return listed, places
+
+
+def statements_of(node: Node, *wanted: type[S]) -> tuple[S, ...]:
+    """The statements of some classes below a node, in textual order."""
+    return cast("tuple[S, ...]", _chosen(node, lambda cls: issubclass(cls, wanted)))
+
+
+def acting_statements(node: Node) -> tuple[Statement, ...]:
+    """The statements below a node that are not private, in textual order."""
+    return _chosen(node, lambda cls: not cls.is_private)
+
+
+def _chosen(node: Node, is_wanted: Callable[[type[Statement]], bool]) -> tuple[Statement, ...]:
+    listed, places = _by_class(node)
+    found = [at for cls, mine in places.items() if is_wanted(cls) for at in mine]
+    return tuple([listed[at] for at in sorted(found)])
+
+
 def all_variables(e: Symbolic) -> tuple[Var, ...]:
     """The variables of `e`, and those in the register positions it gathers through."""
     found: dict[Var, None] = {}
@@ -114,6 +146,12 @@ def own_registers(node: Node) -> tuple[Reg, ...]:
     return _mentions(node)[1]
 
 
+def own_expressions(node: Node) -> tuple[Symbolic, ...]:
+    """The expressions and conditions with variables in a node's fields and in the operands below
+    it; nested statements are left out."""
+    return _mentions(node)[4]
+
+
 def own_buffers(node: Node) -> tuple[Buffer, ...]:
     """The buffers a node names in its fields, operands and gathered positions; nested statements
     are left out."""
@@ -121,15 +159,19 @@ def own_buffers(node: Node) -> tuple[Buffer, ...]:
 
 
 _Mentions: TypeAlias = tuple[
-    tuple[object, ...], tuple[Reg, ...], tuple[Buffer, ...], tuple[RegVar, ...]
-]
+    tuple[object, ...], tuple[Reg, ...], tuple[Buffer, ...], tuple[RegVar, ...],
+    tuple[Symbolic, ...],
+]  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Gathering:
-    """What is found in a node: values, registers, and the gathered positions of both."""
+    """What is found in a node: values, of those the buffers and the expressions with variables,
+    registers, and the gathered positions of both."""
 
     values: list[object] = field(default_factory=list[object])
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
+    expressions: list[Symbolic] = field(default_factory=list[Symbolic])
     registers: list[Reg] = field(default_factory=list[Reg])
     positions: dict[RegVar, None] = field(default_factory=dict[RegVar, None])
 
@@ -144,15 +186,23 @@ class _Gathering:
             match _kind(type(value)):
                 case _Kind.PLAIN:
                     self.values.append(value)
+                case _Kind.BUFFER:
+                    self.values.append(value)
+                    self.buffers.append(cast("Buffer", value))
                 case _Kind.NODE:
                     self.node(cast("Node", value))
                 case _Kind.TUPLE:
                     self._fields(cast("tuple[object, ...]", value))
                 case _Kind.SYMBOLIC:
                     self.values.append(value)
-                    self._positions(cast("Symbolic", value))
+                    self._expression(cast("Symbolic", value))
                 case _Kind.STATEMENT:
                     pass
+
+    def _expression(self, e: Symbolic) -> None:
+        if e.leaves:
+            self.expressions.append(e)
+            self._positions(e)
 
     def _positions(self, e: Symbolic) -> None:
         """Gathers the registers through which an expression is read, and those in their places."""
@@ -170,6 +220,7 @@ class _Kind(Enum):
     NODE = auto()
     TUPLE = auto()
     SYMBOLIC = auto()
+    BUFFER = auto()
     PLAIN = auto()
 
 
@@ -179,7 +230,7 @@ def _kind(cls: type) -> _Kind:
         return _Kind.PLAIN
     kinds = (
         (Statement, _Kind.STATEMENT), (Node, _Kind.NODE), (tuple, _Kind.TUPLE),
-        (Symbolic, _Kind.SYMBOLIC),
+        (Symbolic, _Kind.SYMBOLIC), (Buffer, _Kind.BUFFER),
     )  # fmt: skip
     return next((kind for base, kind in kinds if issubclass(cls, base)), _Kind.PLAIN)
 
@@ -189,9 +240,9 @@ def _mentions(node: Node) -> _Mentions:
     """The values, the registers, the buffers and the gathered positions that a node names."""
     found = _Gathering()
     found.node(node)
-    mine = [v for v in found.values if isinstance(v, Buffer)]
-    buffers = (*mine, *[r.buffer for r in found.registers])
-    return tuple(found.values), tuple(found.registers), buffers, tuple(found.positions)
+    buffers = (*found.buffers, *[r.buffer for r in found.registers])
+    values, registers = tuple(found.values), tuple(found.registers)
+    return values, registers, buffers, tuple(found.positions), tuple(found.expressions)
 
 
 @lru_cache(maxsize=KEPT)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -14,10 +14,12 @@ from fusewright.core.expr import Expr, FloorDiv, Mod, Var, add, constant_value, 
 from fusewright.core.memo import Memo
 from fusewright.core.substitution import substitute
 from fusewright.core.symbolic import walk
-from fusewright.kir.analysis.lanes import Array, Known, holds, thread_values
+from fusewright.kir.analysis.lanes import Array, Known, holds, is_known, thread_values
+from fusewright.kir.analysis.rotation import Turning, rotation
 from fusewright.kir.analysis.sites import LoopScope, Path, RoleScope, StatementSite
-from fusewright.kir.ir import Kernel, Memory
-from fusewright.kir.traits import MemoryUse
+from fusewright.kir.ir import Alloc, Buffer, For, Kernel, Memory
+from fusewright.kir.traits import MbarrierUse, MemoryUse
+from fusewright.target import WARP_SIZE
 
 MAX_TRIPS = 1 << 12
 """Iterations enumerated per loop."""
@@ -27,6 +29,10 @@ MIN_TRIPS = 3
 
 MAX_WHOLE = 1 << 16
 """Iterations of a loop whose conditions are tried for all."""
+
+_MAX_ENDS, _MAX_OPEN = 1 << 12, 1 << 8
+"""Iterations of a loop over rings of which each is looked at by itself, for a condition that asks
+for threads, and for one that asks for what is not known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,17 +78,37 @@ _PLANS: Memo[LoopPlan] = Memo(_KEPT_NBYTES, lambda _, plan: 1024 + plan.values.n
 
 @dataclass(slots=True, eq=False)
 class _Inside:
-    """A loop, the role it stands in, the expressions in it that must repeat, and the conditions."""
+    """A loop, the role it stands in, the expressions in it that must repeat, the conditions, the
+    accesses to memory and to mbarriers, and the other loops around those."""
 
     loop: LoopScope
     role: RoleScope | None
-    exprs: dict[Expr, None]
-    conditions: dict[Cond, None]
+    exprs: dict[Expr, None] = field(default_factory=dict[Expr, None])
+    conditions: dict[Cond, None] = field(default_factory=dict[Cond, None])
+    uses: dict[Hashable, MemoryUse] = field(default_factory=dict[Hashable, MemoryUse])
+    mbarriers: dict[Hashable, MbarrierUse] = field(default_factory=dict[Hashable, MbarrierUse])
+    others: dict[For, None] = field(default_factory=dict[For, None])
 
     @property
     def key(self) -> Hashable:
         """All that the iterations that stand for it follow from."""
-        return self.loop.trips, self.loop.node.var, tuple(self.exprs), tuple(self.conditions)
+        return (
+            self.loop.trips, self.loop.node.var, tuple(self.exprs), tuple(self.conditions),
+            tuple(self.uses), tuple(self.mbarriers), tuple(x.extent for x in self.others),
+            tuple(x.var for x in self.others), self._warps,
+        )  # fmt: skip
+
+    @property
+    def _warps(self) -> tuple[int, int] | None:
+        return None if self.role is None else (self.role.node.first, self.role.node.stop)
+
+    def turning(self, threads: Known) -> Turning:
+        """What may turn in it, for the threads that run it."""
+        if self._warps is not None:
+            first, stop = (WARP_SIZE * w for w in self._warps)
+            threads = {v: x[first:stop] for v, x in threads.items()}
+        uses, mbarriers = [*self.uses.values()], [*self.mbarriers.values()]
+        return Turning(self.loop.node.var, uses, mbarriers, threads)
 
 
 def loop_plans(
@@ -94,35 +120,64 @@ def loop_plans(
 
     A loop that allows neither gets no iterations: its variable is unknown.
     """
-    inside: dict[Path, _Inside] = {}
-
-    def note(site: StatementSite, exprs: Iterable[Expr], predicate: Cond) -> None:
-        conditions = [predicate, *(b.node.condition for b in site.branches)]
-        for loop in site.loops:
-            found = inside.setdefault(loop.path, _Inside(loop, site.role, {}, {}))
-            found.exprs.update(dict.fromkeys(exprs))
-            found.conditions.update(dict.fromkeys(conditions))
-
-    for _, site, use in uses:
-        counts = use.buffer.memory is Memory.SHARED or use.completes.at_once
-        note(site, [use.index] if counts else [], use.predicate)
-    for site in places:
-        mbarrier = None if site.statement.is_private else site.statement.mbarrier_use()
-        if mbarrier is not None:
-            note(site, mbarrier.steers, TRUE)
+    places = tuple(places)
+    offsets = _offsets(places)
     alike: dict[object, list[_Inside]] = {}
-    for found in inside.values():
+    for found in _insides(uses, places).values():
         role = found.loop.path if found.role is None else found.loop.node.extent
         alike.setdefault(role, []).append(found)
     out: dict[Path, LoopPlan] = {}
     for group in alike.values():
-        key = (*(x.key for x in group), threads.key)
-        plan = _PLANS.get(key, partial(_loop_plan, group, threads.known))
+        key = (*(x.key for x in group), threads.key, tuple(offsets.items()))
+        plan = _PLANS.get(key, partial(_loop_plan, group, threads.known, offsets))
         out.update((x.loop.path, plan) for x in group)
     return out
 
 
-def _loop_plan(group: Sequence[_Inside], threads: Known) -> LoopPlan:
+def _insides(
+    uses: Iterable[tuple[int, StatementSite, MemoryUse]], places: Iterable[StatementSite]
+) -> dict[Path, _Inside]:
+    """Per loop what stands in it."""
+    inside: dict[Path, _Inside] = {}
+
+    def note(site: StatementSite, exprs: Iterable[Expr], predicate: Cond) -> list[_Inside]:
+        conditions = [predicate, *(b.node.condition for b in site.branches)]
+        around = [inside.setdefault(x.path, _Inside(x, site.role)) for x in site.loops]
+        for found in around:
+            found.exprs.update(dict.fromkeys(exprs))
+            found.conditions.update(dict.fromkeys(conditions))
+            found.others.update((x.node, None) for x in site.loops if x is not found.loop)
+        return around
+
+    for _, site, use in uses:
+        counts = use.buffer.memory is Memory.SHARED or use.completes.at_once
+        key = use.buffer, use.index, use.width, use.rank
+        for found in note(site, [use.index] if counts else [], use.predicate):
+            if counts:
+                found.uses.setdefault(key, use)
+    for site in places:
+        mbarrier = None if site.statement.is_private else site.statement.mbarrier_use()
+        if mbarrier is not None:
+            key = mbarrier.barrier, mbarrier.act, mbarrier.steers, mbarrier.rank
+            for found in note(site, mbarrier.steers, TRUE):
+                found.mbarriers.setdefault(key, mbarrier)
+    return inside
+
+
+def _offsets(places: Iterable[StatementSite]) -> dict[Buffer, tuple[int, int]]:
+    """The bytes of packed buffers: the first, and the one behind the last."""
+    out: dict[Buffer, tuple[int, int]] = {}
+    for site in places:
+        s = site.statement
+        if isinstance(s, Alloc) and s.offset is not None:
+            size = constant_value(s.buffer.size) or 0
+            out[s.buffer] = s.offset, s.offset + size * s.buffer.dtype.nbytes
+    return out
+
+
+def _loop_plan(
+    group: Sequence[_Inside], threads: Known, offsets: Mapping[Buffer, tuple[int, int]]
+) -> LoopPlan:
     """One plan for loops of several roles that run as often: what one hands on the others take."""
     n = group[0].loop.trips
     periods = [_period(list(x.exprs), x.loop.node.var) for x in group]
@@ -134,6 +189,10 @@ def _loop_plan(group: Sequence[_Inside], threads: Known) -> LoopPlan:
             return LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
     conditions = [(c, x.loop.node.var) for x in group for c in x.conditions]
     values = _shortened(n, period, conditions, threads)
+    if period is not None and (values is None or len(values) > MIN_TRIPS):
+        turned = _turned(n, period, group, threads, offsets)
+        if turned is not None and (values is None or len(turned) < len(values)):
+            values = turned
     if values is not None:
         return LoopPlan(values, period or 0, stands_for_all=True)
     if n <= MAX_TRIPS:
@@ -166,6 +225,115 @@ def _shortened(
             if not (np.array_equal(here.may, there.may) and np.array_equal(here.must, there.must)):
                 return None
     return values
+
+
+def _turned(
+    n: int,
+    period: int,
+    group: Sequence[_Inside],
+    threads: Known,
+    offsets: Mapping[Buffer, tuple[int, int]],
+) -> Array | None:
+    """Fewer iterations than two periods for a loop whose iterations turn rings; None where they are
+    not known to, or where these are all there are.
+
+    Which iterations a and b of the loop meet follows, of two accesses to a ring, from b - a modulo
+    `turn`, after which slots repeat, and of an access to a ring and one to fixed bytes, from that
+    one's iteration modulo `turn`. The classes of pairs (`kir/analysis/hazards.py`) tell apart
+    b - a = 0, 1, and more; of pairs that a loop around carries, or none does, whether a is the last
+    iteration, and whether b is the first; and conditions tell some iterations at both ends from the
+    steady ones between. What is kept stands at both ends, whole periods between are left out, and
+    `turn + 2` steady iterations follow each other in what is kept. Then each pair of the loop has
+    one that is kept, in the same class, of iterations with the same remainders:
+
+    - Both are steady. Carried by this loop, the first of the row has one right behind it, and from
+      two to `turn + 1` iterations later one for each b - a; the first `turn` of the row have each
+      remainder of a, all with a b right behind and further behind. Carried by another one, each is
+      found alone: but for the first and the last, `turn` in a row have each remainder.
+    - One is at an end, which is kept itself. The steady ones have each remainder; the one beside an
+      end is kept, and all others are two or more away from it, as what they stand for.
+    - Both are at ends: they are kept themselves, and as far apart modulo the period.
+
+    An access meets by the sum of what its loops add to its slot, so that in each of several loops
+    an iteration may be replaced by one of the same remainder. Hence no condition may ask for two
+    loops at once, and no loop inside may run as often as this one says.
+
+    Where nothing is known of a condition but that it differs, all iterations may touch the same,
+    and only the branches differ in which operations start and end. These ask for the first access
+    that meets an operation, `turn` iterations behind it at the latest, so that `turn + 1` in a row
+    do. What is under way and what roles know behind an iteration is the same as behind the one
+    before, with slots renamed, since phases turn with their slots.
+    """
+    turn = (
+        None if n < MIN_TRIPS + period else rotation([x.turning(threads) for x in group], offsets)
+    )
+    ends = None if turn is None else _ends(n, group, threads)
+    if turn is None or ends is None:
+        return None
+    front, tail = (max(found.touch, found.branch) for found in ends)
+    touched = sum(found.touch for found in ends) + turn + 2
+    least = max(touched, front + tail + turn + 1)
+    kept = least + (n - least) % period
+    if kept + period > n:
+        return None
+    first = front + (kept - front - tail + 1) // 2
+    return np.concatenate((np.arange(first), np.arange(n - kept + first, n))).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How many iterations from one end of a loop differ from those between in what they may touch,
+    and in which branch they are."""
+
+    touch: int = 0
+    branch: int = 0
+
+    def joined(self, other: _End) -> _End:
+        """That of both of two conditions."""
+        return _End(max(self.touch, other.touch), max(self.branch, other.branch))
+
+
+def _ends(n: int, group: Sequence[_Inside], threads: Known) -> tuple[_End, _End] | None:
+    """How the first and the last iterations of loops differ; None if that is not known."""
+    front, tail = _End(), _End()
+    for x in group:
+        v, loops = x.loop.node.var, {y.var for y in x.others}
+        if any(v in variables(y.extent) for y in x.others):
+            return None
+        for c in x.conditions:
+            inside = variables(c)
+            if v not in inside:
+                continue
+            known = {**threads, v: np.arange(n, dtype=np.int64)[:, None]}
+            is_open = not is_known(c, known)
+            is_long = n > (_MAX_OPEN if is_open else _MAX_ENDS)
+            if not loops.isdisjoint(inside) or (is_long and len(inside) > 1):
+                return None
+            touch, branch = _unlike(_touching(n, c, known)), (0, 0)
+            if is_open:
+                found = [substitute_condition(c, {v: i}) for i in range(n)]
+                branch = _unlike(np.array([x == found[n // 2] for x in found])[:, None])
+            if touch is None or branch is None:
+                return None
+            front = front.joined(_End(touch[0], branch[0]))
+            tail = tail.joined(_End(touch[1], branch[1]))
+    return front, tail
+
+
+def _touching(n: int, c: Cond, known: Known) -> Array:
+    """By iteration a row that says which threads a condition may, and must, hold for."""
+    found = holds(c, known)
+    may, must = (np.atleast_2d(x) for x in np.broadcast_arrays(found.may, found.must))
+    both = np.concatenate((may, must), axis=1)
+    return np.broadcast_to(both, (n, both.shape[1]))
+
+
+def _unlike(rows: Array) -> tuple[int, int] | None:
+    """How many rows from either end differ from those between, which are the same; None where they
+    are not."""
+    alike = (rows == rows[len(rows) // 2]).all(axis=1)
+    begin, end = int(alike.argmax()), int(alike[::-1].argmax())
+    return (begin, end) if alike[begin : len(rows) - end].all() else None
 
 
 def _period(exprs: list[Expr], v: Var) -> int | None:

@@ -7,7 +7,6 @@ in textual order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -67,10 +66,14 @@ class StatementSite:
 @lru_cache(maxsize=KEPT)
 def sites(kernel: Kernel) -> tuple[StatementSite, ...]:
     """Every leaf statement in textual order."""
-    return tuple(_sites(kernel.body, (), ()))
+    out: list[StatementSite] = []
+    _note_sites(kernel.body, (), (), out)
+    return tuple(out)
 
 
-def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[StatementSite]:
+def _note_sites(
+    body: Body, path: Path, scopes: tuple[Scope, ...], out: list[StatementSite]
+) -> None:
     loops = tuple(s for s in scopes if isinstance(s, LoopScope))
     branches = tuple(s for s in scopes if isinstance(s, BranchScope))
     role = next((s for s in scopes if isinstance(s, RoleScope)), None)
@@ -81,20 +84,20 @@ def _sites(body: Body, path: Path, scopes: tuple[Scope, ...]) -> Iterator[Statem
                 trips = constant_value(statement.extent)
                 least = lower_bound(statement.extent) or 0
                 scope = LoopScope(here, statement, trips, least if trips is None else trips)
-                yield from _sites(statement.body, here, (*scopes, scope))
+                _note_sites(statement.body, here, (*scopes, scope), out)
             case If():
                 for branch, inner in enumerate((statement.then, statement.otherwise)):
                     at = (*here, branch)
                     taken = BranchScope(at, statement, branch == 0)
-                    yield from _sites(inner, at, (*scopes, taken))
+                    _note_sites(inner, at, (*scopes, taken), out)
             case Roles():
                 for number, part in enumerate(statement.body):
                     if not isinstance(part, Role):
                         raise InternalError(f"{type(part).__name__} stands directly in roles")
                     at = (*here, number)
-                    yield from _sites(part.body, at, (*scopes, RoleScope(at, part)))
+                    _note_sites(part.body, at, (*scopes, RoleScope(at, part)), out)
             case _:
-                yield StatementSite(here, statement, scopes, loops, branches, role)
+                out.append(StatementSite(here, statement, scopes, loops, branches, role))
 
 
 def common_loops(a: StatementSite, b: StatementSite) -> tuple[LoopScope, ...]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from fusewright.kir.ir import Buffer, Kernel, Memory, Statement
 from fusewright.kir.traits import MemoryUse
-from fusewright.kir.traverse import KEPT, walk_statements
+from fusewright.kir.traverse import KEPT, acting_statements
 from fusewright.kir.unread import UnreadKernel
 
 
@@ -37,6 +37,6 @@ def written_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
 
 
 def _global_buffers(kernel: Kernel, *, writes: bool) -> frozenset[Buffer]:
-    uses = (u for s in walk_statements(kernel) if not s.is_private for u in memory_uses(s))
+    uses = (u for s in acting_statements(kernel) for u in memory_uses(s))
     found = (u.buffer for u in uses if u.writes is writes)
     return frozenset(b for b in found if b.memory is Memory.GLOBAL)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, For, Kernel, Load
-from fusewright.kir.traverse import bodies_of, own_registers, walk_statements
+from fusewright.kir.traverse import bodies_of, own_registers, statements_of, walk_statements
 from fusewright.memory import Memory
 from fusewright.target import WORD_NBYTES
 
@@ -18,8 +18,7 @@ from fusewright.target import WORD_NBYTES
 def kept_in_words(kernel: Kernel) -> frozenset[Buffer]:
     """The register buffers of short elements that loads fill in whole words, and that only
     arithmetic reads."""
-    loads = (s for s in walk_statements(kernel) if isinstance(s, Load))
-    return _used_by(loads, kernel, _fills_words)
+    return _used_by(statements_of(kernel, Load), kernel, _fills_words)
 
 
 def kept_uncut(kernel: Kernel) -> frozenset[Buffer]:

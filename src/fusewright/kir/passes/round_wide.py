@@ -8,7 +8,7 @@ from fusewright.core.functions import ROUNDED
 from fusewright.dtypes import float32
 from fusewright.kir.ir import Alloc, Buffer, Compute, Kernel, Reg, Statement
 from fusewright.kir.substitute import Substitution
-from fusewright.kir.traverse import map_bodies, own_registers, walk_statements
+from fusewright.kir.traverse import map_bodies, own_registers, statements_of, walk_statements
 
 
 def round_wide(kernel: Kernel) -> Kernel:
@@ -29,21 +29,20 @@ def round_wide(kernel: Kernel) -> Kernel:
 def _kept_wide(kernel: Kernel) -> list[Buffer]:
     """The buffers of short floats in registers that floats are cast to and cast from, and nothing
     else touches."""
-    allocated: list[Buffer] = []
     narrowed: set[Buffer] = set()
     widened: set[Buffer] = set()
-    others: set[Buffer] = set()
-    for s in walk_statements(kernel):
-        if isinstance(s, Alloc):
-            if s.buffer.dtype.name in ROUNDED:
-                allocated.append(s.buffer)
-            continue
-        if not allocated:
-            continue
+    casts = [s for s in statements_of(kernel, Compute) if s.fn == "cast"]
+    for s in casts:
         target, source = _narrowing(s), _widening(s)
-        for r in own_registers(s):
-            (narrowed if r is target else widened if r is source else others).add(r.buffer)
-    return [b for b in allocated if b in narrowed and b in widened and b not in others]
+        narrowed |= set() if target is None else {target.buffer}
+        widened |= set() if source is None else {source.buffer}
+    both = narrowed & widened
+    if not both:
+        return []
+    for s in walk_statements(kernel):
+        ends = (_narrowing(s), _widening(s))
+        both -= {r.buffer for r in own_registers(s) if all(r is not end for end in ends)}
+    return [s.buffer for s in statements_of(kernel, Alloc) if s.buffer in both]
 
 
 def _narrowing(s: Statement) -> Reg | None:
