@@ -15,6 +15,7 @@ from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, 
 from fusewright.forms import chosen_form
 from fusewright.fusion.ir import Fusion, Insert, OwnKernel, Region, Tensor
 from fusewright.fusion.orders import Order, Orders, c_order
+from fusewright.fusion.passes.check_indices import check_indices
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import is_empty
 from fusewright.fusion.passes.narrow_products import narrow_products
@@ -99,8 +100,10 @@ class Schedule(HandSchedule):
 
 
 def _as_configured(fusion: Fusion) -> Fusion:
-    """The fusion with products that are as precise as the caller's configuration asks."""
-    return round_products(fusion) if active().float32_matmul == "tf32" else fusion
+    """The fusion as the caller's configuration asks: how products round, which indices count."""
+    chosen = active()
+    fusion = check_indices(fusion) if chosen.check_indices else fusion
+    return round_products(fusion) if chosen.float32_matmul == "tf32" else fusion
 
 
 def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:

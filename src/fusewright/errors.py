@@ -22,6 +22,17 @@ class AxisError(UserError, IndexError):
     """An axis, or an index into one, that an array does not have."""
 
 
+def index_error(index: int, axis: int, size: int, source: str = "") -> AxisError:
+    """What is raised of an index that a look-up promised to be inside of its axis, at a line of the
+    program."""
+    error = AxisError(
+        f"index {index} is outside axis {axis} of size {size}; indices go from -{size} to "
+        f"{size - 1}; a look-up with mode='fill', 'clip' or 'wrap' takes others"
+    )
+    error.source = source
+    return error
+
+
 class NoAttributeError(UserError, AttributeError):
     """An attribute that an array does not have."""
 

@@ -397,7 +397,7 @@ def test_rejects_wrong_arity_and_unknown_functions() -> None:
 
 def test_rejects_shuffles_it_does_not_know() -> None:
     r = local("r", "float32")
-    assert_rejects("shuffle mode 'left'", Shuffle(Reg(r), Reg(r), "left", Int(1)), r)
+    assert_rejects("shuffle mode 'left'; use one of", Shuffle(Reg(r), Reg(r), "left", Int(1)), r)
 
 
 def test_rejects_registers_of_symbolic_size() -> None:

@@ -137,6 +137,10 @@ def test_text_rejections(text: str, message: str):
         ("uint64[4] = Pointwise(x, fn='bitcast')", r"the bits of x: .* are no uint64"),
         ("float32[9] = Concat(x, x, axis=0)", r"its shape must be \(8,\)"),
         ("float32[8] = Concat(x, i, axis=0)", r"operand i: .* must have its rank and dtype"),
+        (
+            "float32[4] = Take(x, i, axis=0, mode='clip')",
+            r"the mode 'clip' is not one of promise, raise, fill",
+        ),
         ("float32[4] = Take(x, x, axis=0)", r"the indices x: .* must be integers"),
         ("float32[4] = MatMul(x, x)", r"need one dtype and one rank of at least 2"),
         ("float32[4] = Iota(axis=0)", r"coordinates are integers"),

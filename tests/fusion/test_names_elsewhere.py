@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 from typing import Any
@@ -167,3 +168,57 @@ def test_arguments_outside_of_a_trace(attempt: Any, note: str) -> None:
 def test_public_functions_are_pickled() -> None:
     for f in (fw.sum, fw.nn.softmax):
         assert pickle.loads(pickle.dumps(f)) is f
+
+
+TOLD: dict[str, tuple[Any, Any]] = {
+    "rot90": (lambda x: fw.flip(x.T, axis=0), np.rot90),
+    "ravel": (lambda x: x.reshape((-1,)), np.ravel),
+    "heaviside": (lambda x: fw.where(x == 0, 0.5, x > 0), lambda x: np.heaviside(x, 0.5)),
+    "array_equal": (lambda x: fw.all(x == x), lambda x: np.array_equal(x, x)),
+    "diagflat": (lambda x: x.reshape((-1,))[:, None] * fw.eye(12), np.diagflat),
+    "dstack": (lambda x: fw.stack([x, -x], axis=2), lambda x: np.dstack([x, -x])),
+    "frac": (lambda x: x - fw.trunc(x), lambda x: x - np.trunc(x)),
+    "tri": (lambda x: fw.tril(fw.ones((3, 4))) * x, lambda x: np.tri(3, 4) * x),
+    "nancumsum": (
+        lambda x: fw.cumulative_sum(fw.where(fw.isnan(x), 0, x), axis=1),
+        lambda x: np.nancumsum(x, axis=1),
+    ),
+    "nanprod": (
+        lambda x: fw.prod(fw.where(fw.isnan(x), 1, x), axis=0),
+        lambda x: np.nanprod(x, axis=0),
+    ),
+    "fill_diagonal": (
+        lambda x: fw.where(fw.eye(3, dtype="bool"), 7.0, x[:, :3]),
+        lambda x: np.where(np.eye(3, dtype=bool), 7.0, x[:, :3]),
+    ),
+    "population_count": (
+        lambda x: fw.sum((fw.astype(x, "int32")[..., None] >> fw.arange(32)) & 1, axis=-1),
+        lambda x: np.bitwise_count(x.astype(np.int32)),
+    ),
+    "cov": (
+        lambda x: (x - fw.mean(x, axis=0)).T @ (x - fw.mean(x, axis=0)) / 2,
+        lambda x: np.cov(x.T),
+    ),
+    "logaddexp2": (
+        lambda x: fw.logaddexp(x * math.log(2), x * math.log(2)) / math.log(2),
+        lambda x: np.logaddexp2(x, x),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(TOLD))
+def test_what_is_told_is_what_was_asked_for(name: str) -> None:
+    ours, theirs = TOLD[name]
+    assert name in _WRITTEN
+    x = np.random.default_rng(0).uniform(0, 9, (3, 4)).astype(np.float32)
+    (found,) = fw.evaluate(fw.trace(ours, X), x)
+    np.testing.assert_allclose(found, theirs(x), rtol=1e-5, atol=1e-6)
+
+
+def test_no_name_of_a_neighbour_is_answered_with_a_guess() -> None:
+    """Names that resemble one of ours and mean another thing have an answer of their own."""
+    names = "choose gradient in1d invert ravel size put place radians erfc map switch dist svd rand"
+    for name in names.split():
+        with pytest.raises(AttributeError) as caught:
+            getattr(fw, name)
+        assert not str(caught.value).endswith("meant?"), name

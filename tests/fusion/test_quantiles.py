@@ -27,6 +27,15 @@ def test_quantiles(shape: tuple[int, ...], q: Any) -> None:
             assert np.allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
+def test_shares_may_be_data() -> None:
+    x = np.random.default_rng(3).normal(size=(4, 9)).astype(np.float32)
+    for q in (np.array([0.25, 0.75]), fw.asarray([0.25, 0.75])):
+        (got,) = fw.evaluate(fw.trace(lambda x, q=q: fw.quantile(x, q, axis=1), "f32[4,9]"), x)
+        assert np.allclose(got, np.quantile(x, [0.25, 0.75], axis=1), rtol=1e-6)
+    with pytest.raises(fw.UserError, match="quantile \\(q\\) of the traced array"):
+        fw.trace(lambda x, q: fw.quantile(x, q), "f32[9]", "f32[2]")
+
+
 def test_medians() -> None:
     rng = np.random.default_rng(0)
     n = rng.integers(0, 99, (5, 6))

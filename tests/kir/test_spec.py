@@ -193,7 +193,7 @@ def test_private_statements_say_nothing_of_other_threads() -> None:
         "executed_by", "feature",
     ]  # fmt: skip
     private = [c for c in statement_classes() if c.is_private]
-    assert {c.__name__ for c in private} == {"Alloc", "Compute"}
+    assert {c.__name__ for c in private} == {"Alloc", "CheckIndex", "Compute"}
     for c in private:
         assert all(getattr(c, name) is getattr(Statement, name) for name in traits)
 

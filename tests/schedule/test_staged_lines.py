@@ -28,27 +28,27 @@ SMALL = replace(TARGET, multiprocessors=1)
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
     "columns": (
-        lambda x, i: fw.take(x, i, axis=1) * 2,
+        lambda x, i: fw.take(x, i, axis=1, mode="fill") * 2,
         (T((32, 4096), "bfloat16"), T((4096,), "int64")),
     ),
     "columns of odd rows": (
-        lambda x, i: fw.take(x, i, axis=1),
+        lambda x, i: fw.take(x, i, axis=1, mode="fill"),
         (T((61, 821), "float32"), T((333,), "int32")),
     ),
     "short axis behind": (
-        lambda x, i: fw.take(x, i, axis=1) + 1,
+        lambda x, i: fw.take(x, i, axis=1, mode="fill") + 1,
         (T((61, 121, 3), "float16"), T((77,), "int32")),
     ),
     "places that no vector divides": (
-        lambda x, i: fw.abs(fw.take(x, i, axis=1)),
+        lambda x, i: fw.abs(fw.take(x, i, axis=1, mode="fill")),
         (T((7, 3001), "float32"), T((2713,), "int32")),
     ),
     "lines that fill a multiprocessor": (
-        lambda x, i: fw.take(x, i, axis=1) * 2,
+        lambda x, i: fw.take(x, i, axis=1, mode="fill") * 2,
         (T((3, 33001), "float32"), T((5000,), "int32")),
     ),
     "long lines in vectors": (
-        lambda x, i: fw.take(x, i, axis=1),
+        lambda x, i: fw.take(x, i, axis=1, mode="fill"),
         (T((3, 65536), "float16"), T((4096,), "int64")),
     ),
     "elements": (
@@ -65,7 +65,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
     ),
     "turned and copied": (lambda x: fw.permute_dims(x, (1, 0)), (T((11, 8192), "int16"),)),
     "two tables": (
-        lambda x, y, i: fw.take(x, i, axis=1) - fw.take(y, i, axis=1),
+        lambda x, y, i: fw.take(x, i, axis=1, mode="fill") - fw.take(y, i, axis=1, mode="fill"),
         (T((64, 300), "float32"), T((64, 200), "float32"), T((256,), "int32")),
     ),
 }

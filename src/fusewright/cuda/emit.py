@@ -222,6 +222,13 @@ def _compute(w: Writer, s: ir.Compute) -> None:
     w.guarded(s.predicate, lambda: w.line(f"{w.register(s.dst)} = {_value(w, s)};"))
 
 
+def _check_index(w: Writer, s: ir.CheckIndex) -> None:
+    place = '"' + " ".join(s.why.split()).replace("\\", "/").replace('"', "'") + '"'
+    inside, index = w.register(s.inside), w.register(s.index)
+    call = f"fw_index_outside({place}, {index}, {s.axis}, {w.integer(s.extent)});"
+    w.guarded(s.predicate, lambda: w.line(f"if (!{inside}) {call}"))
+
+
 def _value(w: Writer, s: ir.Compute) -> str:
     target = s.dst.buffer.dtype
     operands = [_operand(w, o) for o in s.operands]
@@ -268,6 +275,7 @@ SPELLINGS: Spellings = {
     ir.If: _if,
     ir.Roles: _roles,
     ir.Compute: _compute,
+    ir.CheckIndex: _check_index,
     ir.Shuffle: _shuffle,
     ir.Load: movement.load,
     ir.Store: movement.store,

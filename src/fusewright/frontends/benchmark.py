@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from fusewright.arguments import Rule, Unfit, optional, takes
@@ -14,11 +15,20 @@ from fusewright.frontends.fuse import Fused
 from fusewright.frontends.tune import CLOCK
 from fusewright.fusion.call_numbers import without_numbers
 from fusewright.program import Program
-from fusewright.report.predicted import basis_note, copy_us, is_symbolic, serial_us, timed
+from fusewright.report.explain import Report
+from fusewright.report.predicted import (
+    Measured,
+    basis_note,
+    copy_us,
+    is_symbolic,
+    measured,
+    serial_us,
+    timed,
+)
 from fusewright.report.table import nbytes_text, table
 from fusewright.report.traffic import traffic
 from fusewright.runtime.arrays import ArrayInfo, describe
-from fusewright.runtime.clock import Clock, Copying, DeviceClock
+from fusewright.runtime.clock import Clock, Copying, DeviceClock, LaunchClock
 from fusewright.runtime.device import has_gpu
 
 
@@ -38,7 +48,8 @@ class Benchmark:
     """The times of a function and of what it was held against; `str` of it is a table. `nbytes`:
     the least bytes, arguments read once and results written once; `copy_us`: a copy of so many.
     Where nothing `is_measured`, times are predictions for `device`, which is then a target; `note`
-    says of how many launches they follow from bytes alone."""
+    says of how many launches they follow from bytes alone. `program` is what was timed, `measured`
+    what each of its launches took, where a clock measures launches."""
 
     device: str
     is_measured: bool
@@ -47,6 +58,21 @@ class Benchmark:
     copy_us: float | None
     timings: tuple[Timing, ...]
     note: str = ""
+    program: Program | None = field(default=None, repr=False, compare=False)
+    measured: Measured | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def report(self) -> Report:
+        """What `explain` says of the program, with the times of its launches that were measured
+        beside the predicted ones: `.report.to_html(path)`, `.report.to_trace(path)`."""
+        assert self.program is not None
+        return Report(self.program, title=self.timings[0].name, measured=self.measured)
+
+    def to_trace(self, path: str | Path) -> Path:
+        """Write the launches as a Chrome trace, which ui.perfetto.dev opens, and return its path:
+        as measured, where a clock measured them, and as predicted. Raises UserError when the file
+        cannot be written."""
+        return self.report.to_trace(path)
 
     @property
     def us(self) -> float:
@@ -71,9 +97,19 @@ class Benchmark:
         ]
         if self.copy_us is not None:
             rows.append(("a copy of as many bytes", f"{self.copy_us:.1f}", "100 %"))
-        return "\n".join(
-            [head, f"least bytes {moved}", table(("", "us", "of a copy's speed"), rows)]
-        )
+        blocks = [head, f"least bytes {moved}", table(("", "us", "of a copy's speed"), rows)]
+        return "\n".join([*blocks, *self._by_launch()])
+
+    def _by_launch(self) -> list[str]:
+        """The launches of a program of several, measured beside predicted."""
+        if self.measured is None or self.program is None or len(self.measured.launches) < 2:
+            return []
+        expected = timed(self.program)
+        rows = [
+            (f"#{i} {t.name}", f"{t.us:.1f}", f"{expected[i].us:.1f}")
+            for i, t in self.measured.launches.items()
+        ]
+        return ["", table(("launches, one by one", "us", "predicted us"), rows)]
 
 
 def _timeable(value: Any) -> Any:
@@ -131,7 +167,14 @@ def benchmark(
         Timing(n, us, None if copy is None else copy / us)
         for n, us in zip(names, times, strict=True)
     ]
-    return Benchmark(clock.device, True, len(program.launches), least, copy, tuple(timings))
+    each = None
+    if isinstance(clock, LaunchClock) and program.launches:
+        spans = clock.launches(program.calls.bind_memory(infos, numbers).marked)
+        each = measured(program, clock.device, spans)
+    count = len(program.launches)
+    return Benchmark(
+        clock.device, True, count, least, copy, tuple(timings), program=program, measured=each
+    )
 
 
 def _launches(
@@ -188,4 +231,5 @@ def _predicted(
         copy,
         (timing,),
         basis_note(launches),
+        program=program,
     )

@@ -30,6 +30,7 @@ from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
 from fusewright.fusion.objects import Owner, is_structure
 from fusewright.fusion.orders import Order
+from fusewright.fusion.passes.check_indices import check_indices
 from fusewright.fusion.passes.store_in_orders import check_orders
 from fusewright.fusion.rules import ORDERS
 from fusewright.fusion.trace import Traced, trace_call
@@ -100,7 +101,7 @@ class Fused:
         self._stored = stored
         self.float32_matmul: Float32Matmul | None = float32_matmul
         self._traces: dict[Signature, tuple[Traced, Orders]] = {}
-        self._programs: dict[tuple[Signature, Wishes, Orders, Float32Matmul], Compiled] = {}
+        self._programs: dict[tuple[Signature, Wishes, Orders, Float32Matmul, bool], Compiled] = {}
         self._calls: dict[Hashable, Call] = {}
         self._needing_values: set[Hashable] = set()
         """Keys of calls, and signatures, of which the values of all integers are a part."""
@@ -397,7 +398,8 @@ class Fused:
         precision = self.precision
         traced, orders = self._traced(signature, infos, tree)
         orders = orders_for(given, orders)
-        key = signature, wishes_of(infos, tree, given, self._donated), orders, precision
+        looks = active().check_indices
+        key = signature, wishes_of(infos, tree, given, self._donated), orders, precision, looks
         found = self._programs.get(key)
         if found is not None:
             return found
@@ -407,7 +409,8 @@ class Fused:
                 self._say(signature, tree)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                asked = traced.fusion, self._target(), dict(key[1])
+                fusion = check_indices(traced.fusion) if looks else traced.fusion
+                asked = fusion, self._target(), dict(key[1])
                 named = {"out_layouts": orders, "alias_results": self._aliases}
                 make = functools.partial(compile_in_place, *asked, kernels=self._kernels, **named)
                 with config(float32_matmul=precision):
@@ -451,7 +454,7 @@ class Fused:
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
-            key = signature, (), tuple(orders), self.precision
+            key = signature, (), tuple(orders), self.precision, active().check_indices
             self._programs[key] = Compiled(program, traced.out_tree)
             self._calls.clear()
 

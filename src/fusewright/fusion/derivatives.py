@@ -48,6 +48,13 @@ def without_gradient(x: Array) -> Array:
     return x
 
 
+def with_slope(y: Array, x: Array, slope: Callable[[], Array]) -> Array:
+    """The array, just made, as a function of the elements of x whose derivative is `slope()`: where
+    its spelling has corners, such as that of an absolute value, which the function has not."""
+    y.tensor.rule = GivenRule((x.tensor,), lambda g: (g * slope(),))
+    return y
+
+
 def needed_by(t: Tensor) -> tuple[Tensor, ...]:
     """What a value is computed from, and what its derivative goes back to."""
     return t.op.operands if t.rule is None else (*t.op.operands, *t.rule.operands)

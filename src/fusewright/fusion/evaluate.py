@@ -19,7 +19,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.core.functions import FUNCTIONS, convert, reinterpret, round_tf32
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.dtypes import DType
-from fusewright.errors import AxisError, UserError
+from fusewright.errors import UserError, index_error
 from fusewright.fusion import ir
 from fusewright.fusion.call_numbers import (
     Lap,
@@ -43,23 +43,21 @@ _UFUNCS: dict[str, np.ufunc] = {
 }
 
 
-def evaluate(
-    fusion: Fusion, *arrays: Array, stepwise: bool = False, checked: bool = False
-) -> list[Array]:
+def evaluate(fusion: Fusion, *arrays: Array, stepwise: bool = False) -> list[Array]:
     """The outputs for numpy arrays (or scalars) that match the inputs' specs, in output order.
 
     `stepwise`: every op's result is rounded to its compute dtype, as a register would hold it.
     Then `trunc(log(x) / log(2))` steps where a machine's does, which may be beside the exact place.
 
-    Raises UserError for arrays that do not match and for values that memory does not hold, and if
-    `checked` AxisError for a gathered index outside its axis, where a kernel reads NaN or 0.
+    Raises UserError for arrays that do not match and for values that memory does not hold, and
+    AxisError for an index outside its axis in a gather that does not fill.
     """
     given, numbers = without_numbers(fusion, arrays)
     arrays = tuple(completed(fusion.inputs, given, constants_of(fusion.inputs)))
     sizes = bind_sizes(fusion, *arrays, numbers=numbers)
     try:
         with np.errstate(all="ignore"):
-            return _Evaluation(sizes, stepwise=stepwise, checked=checked).run(fusion, arrays)
+            return _Evaluation(sizes, stepwise=stepwise).run(fusion, arrays)
     except MemoryError as e:
         raise UserError(
             f"evaluate: {e or 'out of memory'}; the numpy oracle keeps each value whole: evaluate "
@@ -70,8 +68,8 @@ def evaluate(
 class _Evaluation:
     """Computes fusions, and bodies of their regions, for sizes that are known."""
 
-    def __init__(self, sizes: Sizes, *, stepwise: bool, checked: bool) -> None:
-        self._sizes, self._stepwise, self._checked = sizes, stepwise, checked
+    def __init__(self, sizes: Sizes, *, stepwise: bool) -> None:
+        self._sizes, self._stepwise = sizes, stepwise
 
     def run(self, fusion: Fusion, arrays: Sequence[Array]) -> list[Array]:
         """The outputs, rounded to their dtypes."""
@@ -90,8 +88,8 @@ class _Evaluation:
                     regions[key] = self._region(t.op, [rounded(a, o.dtype) for a, o in pairs])
                 values[t] = carried(regions[key][t.op.result], t.dtype)
                 continue
-            if self._checked and isinstance(t.op, ir.Take | ir.TakeAlong):
-                _check_indices(t, args, t.op.axis)
+            if isinstance(t.op, ir.Take | ir.TakeAlong) and t.op.mode != "fill":
+                _check_indices(args, t.op.axis, t.op.place or str(t.source or t.name))
             found = _compute(t, args, self._sizes)
             if self._stepwise:
                 found = carried(rounded(found, t.dtype.compute), t.dtype)
@@ -129,7 +127,7 @@ class _Evaluation:
         if lap is None:
             return self
         sizes = {**self._sizes, lap: number}
-        return _Evaluation(sizes, stepwise=self._stepwise, checked=self._checked)
+        return _Evaluation(sizes, stepwise=self._stepwise)
 
 
 def trip_count(fn: str, trips: Expr, sizes: Sizes) -> int:
@@ -481,15 +479,12 @@ def _is_outside(indices: Array, n: int) -> Array:
     return (indices < -n) | (indices >= n)
 
 
-def _check_indices(t: Tensor, args: list[Array], axis: int) -> None:
+def _check_indices(args: list[Array], axis: int, place: str) -> None:
     """AxisError for an index outside the axis."""
     indices, n = args[1], args[0].shape[axis]
     outside = _is_outside(indices, n)
     if outside.any():
-        raise AxisError(
-            f"{t.name or 'take'}: index {indices[outside][0]} is outside axis {axis} of size {n}; "
-            f"indices go from -{n} to {n - 1}"
-        )
+        raise index_error(int(indices[outside][0]), axis, n, place)
 
 
 def values_of(e: Expr, at: Mapping[Var, Array | int]) -> Array | int:

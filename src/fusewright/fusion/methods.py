@@ -171,9 +171,9 @@ class Methods:
         """`fw.repeat`."""
         return _functions().repeat(self, repeats, axis=axis)
 
-    def take(self, indices: Any, axis: Any = None) -> Any:
+    def take(self, indices: Any, axis: Any = None, *, mode: str = "raise") -> Any:
         """`fw.take`."""
-        return _functions().take(self, indices, axis=axis)
+        return _functions().take(self, indices, axis=axis, mode=mode)
 
     # elements
 

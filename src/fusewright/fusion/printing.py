@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _IMPLIED = ("operands", "position", "body")  # positions: in the call, of the line; no text
 _USUAL = {
     "precision": "ieee",
+    "mode": "promise",
+    "place": "",
     "carried": 0,
     "sliced": 0,
     "trips": None,

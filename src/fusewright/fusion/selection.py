@@ -50,8 +50,8 @@ class _Chosen:
 
 
 def select(t: Tensor, key: Sequence[object]) -> Tensor:
-    """`t[key]` for a key with selectors. An index outside its axis reads NaN, or 0 where the dtype
-    has no NaN, as in a Take.
+    """`t[key]` for a key with selectors. An index outside its axis is a mistake, as in a Take; of
+    several arrays the one along all their axes, which are counted as one, is told.
 
     Raises AxisError for a known index outside its axis, for too many keys and for a mask of another
     shape; UserError for selectors of floats, for masks that are not known, and for selectors that

@@ -18,6 +18,7 @@ from fusewright.fusion.ir import Fusion, Shape, Tensor
 REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
 SCANS = ("add", "mul", "max", "min")
 PRECISIONS = ("ieee", "tf32")
+GATHERS = ("promise", "raise", "fill")
 
 
 def check(fusion: Fusion) -> None:
@@ -359,6 +360,8 @@ def _check_gather(t: Tensor, op: ir.Take | ir.TakeAlong) -> None:
     _check_axis(t, op.axis, source.ndim)
     if not indices.dtype.is_integer:
         _fail(t, f"the indices {indices!r} must be integers")
+    if op.mode not in GATHERS:
+        _fail(t, f"the mode {op.mode!r} is not one of {', '.join(GATHERS)}")
     lead, trail = source.shape[: op.axis], source.shape[op.axis + 1 :]
     if isinstance(op, ir.Take):
         _expect(t, (*lead, *indices.shape, *trail), source.dtype)

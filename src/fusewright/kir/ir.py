@@ -259,6 +259,27 @@ class Compute(Guarded):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CheckIndex(Guarded):
+    """Stops the kernel with an error where the predicate holds and `inside` does not: `index` lies
+    outside of axis `axis` of `extent` elements, at the line of the user's program that `why` says.
+
+    Stands only in kernels that were asked to look (`fw.config(check_indices=True)`)."""
+
+    is_private: ClassVar[bool] = True
+
+    inside: Reg
+    index: Reg
+    extent: Expr
+    axis: int
+    predicate: Cond = TRUE
+    why: str = ""
+
+    def register_uses(self) -> tuple[RegisterUse, ...]:
+        read = (self.inside, self.index)
+        return tuple(RegisterUse(r, reads=True, writes=False) for r in read)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Shuffle(Statement):
     """`dst` = the value of `src` in lane `lane ^ operand` (xor), `lane + operand` (down),
     `lane - operand` (up) or `operand` (index) of the thread's warp; all 32 lanes take part.

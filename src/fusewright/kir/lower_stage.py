@@ -28,6 +28,7 @@ from fusewright.fusion.ir import (
 from fusewright.kir.ir import (
     WHOLE,
     Buffer,
+    CheckIndex,
     Compute,
     For,
     Imm,
@@ -158,6 +159,7 @@ class Definition(Reader):
         return [Reg(tmp, Int(k)) for k in range(self.width)]
 
     def _take(self) -> list[Operand]:
+        assert isinstance(self.s.op, Take | TakeAlong)
         read = self.s.frame.operands[0]
         extent = next(i.extent for i in read if isinstance(i, Gathered))
         size = Index(extent, int64)
@@ -178,6 +180,8 @@ class Definition(Reader):
                 inside = self._call("and", bool_, low, high)
                 safe = self._call("where", int64, inside, index, zero)
                 known[key] = (RegVar(safe, 0, extent - 1), inside)
+            if self.s.op.mode == "raise":
+                self._check_index(value, known[key][1], extent, len(picked))
             picked.append(known[key][0])
             valid.append(known[key][1])
         out: list[Operand] = []
@@ -186,6 +190,14 @@ class Definition(Reader):
             fill = Imm(literal_as(self.s.dtype.outside, dtype), dtype)
             out.append(self._call("where", dtype, inside, value, fill))
         return out
+
+    def _check_index(self, given: Operand, inside: Reg, extent: Expr, lane: int) -> None:
+        """Looks whether the index of a lane is inside, where the lane has one."""
+        assert isinstance(self.s.op, Take | TakeAlong)
+        index = self._call("cast", int64, given)
+        here = all_of(self.condition_at(c, lane) for c in self.predicates(writes=False))
+        op = self.s.op
+        self.out.append(CheckIndex(inside, index, extent, op.axis, here, op.place))
 
     def _call(self, fn: str, dtype: DType, *operands: Operand) -> Reg:
         result = Reg(self.temporary(dtype))

@@ -482,6 +482,8 @@ _WRITTEN: tuple[Template, ...] = (
               _CACHE),
     _template(ir.RemoteStore, "remote_store ", "{dst}", "[", "{index}", "] of block ", "{rank}",
               " = ", Span("src", "width"), _IF, (" on ", "{barrier}"), (" slot ", "{slot}")),
+    _template(ir.CheckIndex, "check_index ", "{index}", " inside ", "{inside}", " axis ", "{axis}",
+              " size ", "{extent}", _IF, Comment("why")),
     _template(ir.Shuffle, "{dst}", " = shuffle.", Word("mode"), "(", "{src}", ", ", "{operand}",
               ")", (" width ", "{width}"), assigns=True),
     _template(ir.Roles, "roles ", Braces("body")),

@@ -12,6 +12,7 @@ from fusewright.errors import UserError
 from fusewright.report.facts import ReportFacts, gather
 from fusewright.report.host_facts import host_facts, host_record
 from fusewright.report.html import framed, report_html
+from fusewright.report.predicted import Measured
 from fusewright.report.subject import ProgramLike
 from fusewright.report.summary import Summary, summarise, summary_record, summary_text
 from fusewright.report.text import PARTS, part_text, report_text
@@ -38,22 +39,26 @@ class Report:
 
     `str(report)` is a summary of one screen, `show` gives the details, `to_dict` the summary as
     data; `to_html` writes one self-contained page with pictures. Kernels are
-    compiled for their register counts where a compiler is installed.
+    compiled for their register counts where a compiler is installed. Where times were `measured`
+    (`fw.benchmark(...).report`), they stand beside the predicted ones.
     """
 
-    def __init__(self, program: ProgramLike, *, title: str = "fusion") -> None:
+    def __init__(
+        self, program: ProgramLike, *, title: str = "fusion", measured: Measured | None = None
+    ) -> None:
         self._program = program
         self._title = title
+        self._measured = measured
 
     @cached_property
     def facts(self) -> ReportFacts:
         """What the report says, as data."""
-        return gather(self._program, self._title)
+        return gather(self._program, self._title, self._measured)
 
     @cached_property
     def summary(self) -> Summary:
         """What `str` says, as data."""
-        return summarise(self._program, self._title)
+        return summarise(self._program, self._title, self._measured)
 
     def __str__(self) -> str:
         return summary_text(self.summary) + "\n\n" + DETAILS
@@ -68,7 +73,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The summary and the host program as plain data, which `json.dumps` takes."""
-        return {**summary_record(self.summary), "host": host_record(host_facts(self._program))}
+        host = host_record(host_facts(self._program, self._measured))
+        return {**summary_record(self.summary), "host": host}
 
     def __repr__(self) -> str:
         return f"<Report of {self._title}: print it, or write it with .to_html(path)>"
@@ -97,11 +103,12 @@ class Report:
     @takes(path=PATH)
     def to_trace(self, path: str | Path) -> Path:
         """Write a Chrome trace, which ui.perfetto.dev opens, and return its path: the launches as
-        they are predicted, with bindings and edges, and the compiler's passes over each kernel.
+        they were measured, if they were, and as they are predicted, with bindings and edges, and
+        the compiler's passes over each kernel.
 
         Raises UserError when the file cannot be written.
         """
-        record = trace_record(self._program, self._title)
+        record = trace_record(self._program, self._title, self._measured)
         return _written(Path(path), json.dumps(record, indent=1) + "\n", "to_trace")
 
 

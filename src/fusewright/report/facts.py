@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusewright.errors import UserError
 from fusewright.fusion.ir import Fusion, Tensor
@@ -14,7 +14,7 @@ from fusewright.report.candidates import candidates_text
 from fusewright.report.cut import Cut, cut, every_band, every_launch
 from fusewright.report.host_facts import HostFacts, host_facts
 from fusewright.report.links import Names, marks_of, names_of
-from fusewright.report.predicted import bytes_us
+from fusewright.report.predicted import Measured, bytes_us
 from fusewright.report.subject import (
     KernelLike,
     LaunchLike,
@@ -34,7 +34,8 @@ from fusewright.target import Target
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelFacts:
     """One kernel, launched `launches` times. `resources` is None where no compiler is installed,
-    `no_resources` then says so; `cuda` is the kernel's own text, without the prelude."""
+    `no_resources` then says so; `cuda` is the kernel's own text, without the prelude; `launch_us`
+    is what its launches were measured to take, in the mean."""
 
     name: str
     launches: int
@@ -57,6 +58,7 @@ class KernelFacts:
     measured: tuple[tuple[Params, float], ...]
     cost: Cost | None
     bytes_us: float
+    launch_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,15 +77,19 @@ class ReportFacts:
     marks: Mapping[Tensor, str]
 
 
-def gather(program: ProgramLike, title: str) -> ReportFacts:
-    """The facts of a program. Compiles its kernels where a compiler is installed."""
+def gather(program: ProgramLike, title: str, measured: Measured | None = None) -> ReportFacts:
+    """The facts of a program, and what was measured of it. Compiles its kernels where a compiler is
+    installed."""
     launches = every_launch(program)
     times = Counter(id(x.kernel) for x in launches)
     first = {id(x.kernel): x for x in reversed(launches)}
     found = cut(program.fusion, program.launches)
     bands = every_band(program)
     kernels = [
-        _kernel_facts(k, times[id(k)], names_of(i, k, bands.get(k.name, ())), first[id(k)])
+        replace(
+            _kernel_facts(k, times[id(k)], names_of(i, k, bands.get(k.name, ())), first[id(k)]),
+            launch_us=None if measured is None else measured.mean_us(k.name),
+        )
         for i, k in enumerate(program.kernels)
     ]
     return ReportFacts(
@@ -94,7 +100,7 @@ def gather(program: ProgramLike, title: str) -> ReportFacts:
         fusion=program.fusion,
         cut=found,
         kernels=tuple(kernels),
-        host=host_facts(program),
+        host=host_facts(program, measured),
         marks=marks_of(found, program.kernels, launches),
     )
 

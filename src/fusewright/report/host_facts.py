@@ -10,7 +10,7 @@ from typing import Any
 from fusewright.core.expr import Expr, constant_value
 from fusewright.host.assemble import HostProgram
 from fusewright.host.ir import Binding, HostLaunch, RootKind
-from fusewright.report.predicted import Timed, timed
+from fusewright.report.predicted import Measured, Timed, timed
 from fusewright.report.subject import LayoutLike, ProgramLike
 from fusewright.report.table import nbytes_text, table
 from fusewright.report.timeline import Box, Timeline
@@ -28,7 +28,7 @@ FIGURES = (
 class HostFacts:
     """`launches`: predicted times; `bindings`, `waits` and `branches`: for each launch texts of
     what it binds, of the edges into it, and of why it stands on its branch; `arena`: intermediates
-    over launches, None where sizes are symbols."""
+    over launches, None where sizes are symbols; `measured`: times of the launches, if any were."""
 
     launches: tuple[Timed, ...]
     bindings: tuple[tuple[str, ...], ...]
@@ -40,10 +40,18 @@ class HostFacts:
     not_placed: tuple[tuple[str, str], ...]
     placed: tuple[tuple[str, str], ...]
     figures: tuple[tuple[str, str], ...]
+    measured: Measured | None = None
+
+    @property
+    def launch_header(self) -> tuple[str, ...]:
+        """What stands over the columns of `launch_rows`."""
+        if self.measured is None:
+            return LAUNCH_HEADER
+        return (*LAUNCH_HEADER[:5], f"measured us on {self.measured.device}", *LAUNCH_HEADER[5:])
 
 
-def host_facts(program: ProgramLike) -> HostFacts:
-    """The facts of a program's host half."""
+def host_facts(program: ProgramLike, measured: Measured | None = None) -> HostFacts:
+    """The facts of a program's host half, and what was measured of it."""
     host = program.host
     waits: list[list[str]] = [[] for _ in host.launches]
     for e in host.edges:
@@ -59,6 +67,7 @@ def host_facts(program: ProgramLike) -> HostFacts:
         not_placed=tuple(host.not_placed.items()),
         placed=tuple(host.placed.items()),
         figures=tuple((k.replace("_", " "), _figure(k, host.stats[k])) for k in FIGURES),
+        measured=measured,
     )
 
 
@@ -121,8 +130,16 @@ def _basis(basis: str) -> str:
     return {"model": "", "bytes": " (its bytes)"}.get(basis, f" ({basis})")
 
 
+def _measured_cell(h: HostFacts, i: int) -> tuple[str, ...]:
+    """What was measured of a launch, as a cell of a row, where anything was."""
+    if h.measured is None:
+        return ()
+    us = _measured_us(h, i)
+    return ("-" if us is None else f"{us:.1f}",)
+
+
 def launch_rows(h: HostFacts) -> list[tuple[str, ...]]:
-    """A row under LAUNCH_HEADER for each launch."""
+    """A row under `launch_header` for each launch."""
     return [
         (
             f"#{i}",
@@ -130,6 +147,7 @@ def launch_rows(h: HostFacts) -> list[tuple[str, ...]]:
             str(t.branch),
             f"{t.begin:.1f}",
             f"{t.us:.1f}" + _basis(t.basis),
+            *_measured_cell(h, i),
             "\n".join(h.bindings[i]),
             "\n".join(h.waits[i]) or "-",
         )
@@ -153,6 +171,8 @@ def host_text(h: HostFacts) -> str:
 def _launch(h: HostFacts, i: int, t: Timed) -> list[str]:
     basis = "by its bytes alone" if t.basis == "bytes" else "predicted"
     lines = [f"#{i} {t.name}: branch {t.branch}, {t.begin:.1f} to {t.end:.1f} us, {basis}"]
+    if h.measured is not None and i in h.measured.launches:
+        lines.append(f"   measured {h.measured.launches[i].us:.1f} us on {h.measured.device}")
     lines.append(f"   {h.branches[i]}")
     lines += [f"   {b}" for b in h.bindings[i]]
     return [*lines, *(f"   after {w}" for w in h.waits[i])]
@@ -175,6 +195,11 @@ def arena_text(arena: Timeline | None) -> str:
     return "\n".join(lines)
 
 
+def _measured_us(h: HostFacts, i: int) -> float | None:
+    found = None if h.measured is None else h.measured.launches.get(i)
+    return None if found is None else found.us
+
+
 def host_record(h: HostFacts) -> dict[str, Any]:
     """The host program as plain data."""
     names = LAYOUT_HEADER[1:]
@@ -187,9 +212,10 @@ def host_record(h: HostFacts) -> dict[str, Any]:
                 "begin_us": t.begin,
                 "us": t.us,
                 "time_from": t.basis,
+                "measured_us": _measured_us(h, i),
                 "binds": list(b),
             }
-            for t, b, why in zip(h.launches, h.bindings, h.branches, strict=True)
+            for i, (t, b, why) in enumerate(zip(h.launches, h.bindings, h.branches, strict=True))
         ],
         "edges": [{"from": a, "to": b, "why": why} for a, b, why in h.edges],
         "layouts": {row[0]: dict(zip(names, row[1:], strict=True)) for row in h.layouts},

@@ -10,7 +10,6 @@ from fusewright.fusion.ir import Tensor
 from fusewright.report.facts import KernelFacts, ReportFacts, numbers
 from fusewright.report.graph import graph_svg
 from fusewright.report.host_facts import (
-    LAUNCH_HEADER,
     LAYOUT_HEADER,
     HostFacts,
     arena_text,
@@ -88,6 +87,10 @@ def _numbers(facts: ReportFacts) -> str:
     if len({t.branch for t in launches}) > 1:
         ends = max(t.end for t in launches)
         found.append(("if branches cost each other nothing", f"{ends:.1f} us"))
+    if facts.host.measured is not None:
+        found.append(
+            (f"measured on {facts.host.measured.device}", f"{facts.host.measured.us:.1f} us")
+        )
     cells = (f"<div><b>{escape(v)}</b><span>{escape(k)}</span></div>" for k, v in found)
     return f'<div class="numbers">{"".join(cells)}</div>'
 
@@ -133,13 +136,18 @@ def _host(h: HostFacts) -> Iterable[str]:
     yield "<h3>Launches over predicted time</h3>"
     yield '<p class="quiet">A line is a branch. Launches that fill the device take longer side by '
     yield "side than is drawn.</p>"
-    yield f'<div class="picture">{timeline_svg(h)}</div>'
+    yield f'<div class="picture">{timeline_svg(h.launches)}</div>'
+    if h.measured is not None:
+        yield f"<h3>Launches as measured on {escape(h.measured.device)}</h3>"
+        yield '<p class="quiet">One by one, from a cold cache; each from the end of what was '
+        yield "before it to its own.</p>"
+        yield f'<div class="picture">{timeline_svg(tuple(h.measured.launches.values()))}</div>'
     yield "<h3>Who waits for whom</h3>"
     if len(h.launches) <= MAX_WAITS and h.edges:
         yield f'<div class="picture">{edges_svg(h)}</div>'
     elif not h.edges:
         yield "<p>No launch waits for another.</p>"
-    yield f'<div class="wide">{html_table(LAUNCH_HEADER, launch_rows(h))}</div>'
+    yield f'<div class="wide">{html_table(h.launch_header, launch_rows(h))}</div>'
     yield "<h3>The arena over launches</h3>"
     if h.arena is not None and h.arena.boxes:
         yield f'<div class="picture">{memory_map_svg(h.arena, step="#")}</div>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import constant_value
@@ -28,6 +28,36 @@ class Timed:
     @property
     def end(self) -> float:
         return self.begin + self.us
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a program on a device: its launches by their numbers, one by one from a
+    cold cache, each from the end of what was before it to its own; launches of no block are
+    none."""
+
+    device: str
+    launches: Mapping[int, Timed]
+
+    @property
+    def us(self) -> float:
+        """Microseconds from the begin of the first launch to the end of the last one."""
+        return max((t.end for t in self.launches.values()), default=0.0)
+
+    def mean_us(self, kernel: str) -> float | None:
+        """Microseconds of a launch of a kernel, in the mean of them; None for one inside of a
+        region, which is measured as a whole."""
+        found = [t.us for t in self.launches.values() if t.name == kernel]
+        return sum(found) / len(found) if found else None
+
+
+def measured(
+    program: ProgramLike, device: str, spans: Mapping[int, tuple[float, float]]
+) -> Measured:
+    """What a clock measured, by number of the launch: when it ended, and how long it took."""
+    names = [x.kernel.name for x in program.launches]
+    found = {i: Timed(names[i], end - us, us, 0, "measured") for i, (end, us) in spans.items()}
+    return Measured(device, found)
 
 
 def bytes_us(inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target) -> float:

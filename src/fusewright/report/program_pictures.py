@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fusewright.report.facts import KernelFacts
 from fusewright.report.host_facts import HostFacts
 from fusewright.report.layered import layered
+from fusewright.report.predicted import Timed
 from fusewright.report.svg import Canvas, colour, text_width
 
 _WIDTH = 720.0
@@ -48,14 +49,14 @@ def edges_svg(h: HostFacts) -> str:
     return canvas.svg()
 
 
-def timeline_svg(h: HostFacts) -> str:
-    """Launches over predicted time, a line for each branch."""
+def timeline_svg(launches: Sequence[Timed]) -> str:
+    """Launches over time, a line for each branch."""
     canvas = Canvas()
-    end = max((t.end for t in h.launches), default=0.0)
+    end = max((t.end for t in launches), default=0.0)
     scale = _WIDTH / max(end, 1e-9)
-    colours = {name: colour(i) for i, name in enumerate(dict.fromkeys(t.name for t in h.launches))}
-    lanes = max((t.branch for t in h.launches), default=0) + 1
-    for i, t in enumerate(h.launches):
+    colours = {name: colour(i) for i, name in enumerate(dict.fromkeys(t.name for t in launches))}
+    lanes = max((t.branch for t in launches), default=0) + 1
+    for i, t in enumerate(launches):
         x, y = _MARGIN + scale * t.begin, _MARGIN + _LANE * t.branch
         tip = f"#{i} {t.name}: {t.begin:.1f} to {t.end:.1f} us"
         wide = max(scale * t.us, 1.0)
@@ -81,8 +82,9 @@ def limits_svg(k: KernelFacts) -> str:
 
 
 def _measured(k: KernelFacts) -> list[tuple[str, float]]:
-    """What tuning measured of the schedule that was taken."""
-    return [("measured", us) for params, us in k.measured if params == k.heuristic]
+    """What was measured of its launches, or by tuning of the schedule that was taken."""
+    tuned = [("measured", us) for params, us in k.measured if params == k.heuristic]
+    return tuned if k.launch_us is None else [("measured", k.launch_us)]
 
 
 def bars_svg(bars: Sequence[tuple[str, float]]) -> str:

@@ -12,6 +12,7 @@ from fusewright.core.expr import Expr, constant_value
 from fusewright.fusion.ir import Broadcast, Tensor
 from fusewright.report.cut import every_band, every_launch, op_text
 from fusewright.report.facts import geometry_text, reasons_of
+from fusewright.report.predicted import Measured
 from fusewright.report.subject import ProgramLike
 from fusewright.report.table import plural, table
 from fusewright.report.traffic import Traffic, nbytes_of, size_text, traffic
@@ -66,6 +67,7 @@ class Summary:
     kernels: tuple[KernelSummary, ...]
     reasons: tuple[str, ...]
     symbols: tuple[str, ...]
+    measured: Measured | None = None
 
     @property
     def nlaunches(self) -> int:
@@ -84,8 +86,8 @@ class Summary:
         return sorted(self.kernels, key=lambda k: -k.total_us)
 
 
-def summarise(program: ProgramLike, title: str) -> Summary:
-    """The summary of a program."""
+def summarise(program: ProgramLike, title: str, measured: Measured | None = None) -> Summary:
+    """The summary of a program, and what was measured of it."""
     launches = every_launch(program)
     times = Counter(id(x.kernel) for x in launches)
     bands = every_band(program)
@@ -114,6 +116,7 @@ def summarise(program: ProgramLike, title: str) -> Summary:
         tuple(kernels),
         reasons_of(program),
         tuple(v.name for v in program.fusion.symbols),
+        measured,
     )
 
 
@@ -181,6 +184,8 @@ def summary_numbers(s: Summary) -> list[tuple[str, str]]:
         note = f" ({', '.join(s.symbols)} counted as 4096)" if s.symbols else ""
         limit = s.costliest[0].limit
         lines.append(("predicted", f"{s.us:.1f} us on {s.target}, limited by {limit}{note}"))
+    if s.measured is not None:
+        lines.append(("measured", f"{s.measured.us:.1f} us on {s.measured.device}"))
     return lines
 
 
@@ -230,6 +235,7 @@ def summary_record(s: Summary) -> dict[str, Any]:
         "bytes_least": _number(s.traffic.least),
         "moved_over_least": s.traffic.ratio,
         "predicted_us": s.us,
+        "measured_us": None if s.measured is None else s.measured.us,
         "limit": s.costliest[0].limit if s.kernels else "",
         "reasons": list(s.reasons),
         "kernels": [

@@ -11,22 +11,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from fusewright.kir.pipeline import PIPELINE, run_pass
-from fusewright.report.predicted import timed
+from fusewright.report.predicted import Measured, timed
 from fusewright.report.subject import KernelLike, ProgramLike
 
 Event: TypeAlias = "dict[str, Any]"
 T = TypeVar("T")
 
-_RUN, _COMPILER = 1, 2
+_RUN, _COMPILER, _DEVICE = 1, 2, 3
 
 
-def trace_record(program: ProgramLike, title: str) -> dict[str, Any]:
-    """Two processes: the launches as they are predicted, a thread for each branch, with an arrow
-    for each edge; and the compiler's passes over each kernel, run once more under a clock."""
+def trace_record(
+    program: ProgramLike, title: str, measured: Measured | None = None
+) -> dict[str, Any]:
+    """Processes: the launches as they were measured, if they were; as they are predicted, a thread
+    for each branch, with an arrow for each edge; and the compiler's passes over each kernel, run
+    once more under a clock."""
+    device = "nothing" if measured is None else measured.device
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"program": title, "target": program.target.arch},
+        "otherData": {"program": title, "target": program.target.arch, "measured on": device},
         "traceEvents": [
+            *_measured(program, title, measured),
             _named(_RUN, f"{title}, predicted for {program.target.arch}"),
             *_launches(program),
             _named(_COMPILER, "the compiler's passes, measured again"),
@@ -37,6 +42,24 @@ def trace_record(program: ProgramLike, title: str) -> dict[str, Any]:
 
 def _named(process: int, name: str) -> Event:
     return {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
+
+
+def _measured(program: ProgramLike, title: str, measured: Measured | None) -> list[Event]:
+    """A slice a launch, beside what was predicted for it, one behind the other."""
+    if measured is None:
+        return []
+    expected = timed(program)
+    return [
+        _named(_DEVICE, f"{title}, measured on {measured.device}"),
+        *(
+            {
+                "ph": "X", "name": t.name, "cat": "measured", "pid": _DEVICE, "tid": 0,
+                "ts": t.begin, "dur": t.us,
+                "args": {"launch": i, "predicted us": expected[i].us},
+            }
+            for i, t in measured.launches.items()
+        ),
+    ]  # fmt: skip
 
 
 def _launches(program: ProgramLike) -> list[Event]:

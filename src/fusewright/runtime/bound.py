@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fusewright.core.expr import Var
 from fusewright.runtime.arrays import ArrayInfo
@@ -45,6 +45,11 @@ class BoundCall:
         """Enqueues all launches, one by one."""
         with current(self._device):
             self._plan.enqueue(self._roots, 0, self._device, graph=False)
+
+    def marked(self, mark: Callable[[int], None]) -> None:
+        """The same, with a call of `mark` behind each launch, of its number in the program."""
+        with current(self._device):
+            self._plan.enqueue_marked(self._roots, 0, self._device, mark)
 
     def _own(self, nbytes: int) -> int:
         if not nbytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from fusewright.runtime.device import check, current, device_name, driver
 from fusewright.runtime.memory import allocate, free
@@ -27,6 +27,20 @@ class Clock(Protocol):
 
     def __call__(self, runs: Sequence[Callable[[], object]]) -> list[float]:
         """Microseconds of each of these calls, which enqueue work on the legacy default stream."""
+        ...
+
+
+Span: TypeAlias = "tuple[float, float]"
+"""When something ended after a start, and how long after what was before it, in microseconds."""
+
+
+@runtime_checkable
+class LaunchClock(Protocol):
+    """Times the launches of one run, each by itself."""
+
+    def launches(self, run: Callable[[Callable[[int], None]], object]) -> dict[int, Span]:
+        """The spans of the launches that `run` enqueues on the legacy default stream, by number: it
+        calls what it is given with the number of each, behind it."""
         ...
 
 
@@ -61,6 +75,37 @@ class DeviceClock:
                     ms = check(api.cuEventElapsedTime(start, end), "cuEventElapsedTime")
                     own.append(1000 * float(ms))
         return [statistics.median(own) for own in samples]
+
+    def launches(self, run: Callable[[Callable[[int], None]], object]) -> dict[int, Span]:
+        """Medians over rounds, each from a cold cache, of events behind each launch."""
+        numbers: list[int] = []
+        run(numbers.append)
+        api, count = driver(), len(numbers)
+        samples: list[list[float]] = []
+        with current(self._index), _flush(self._index) as cold, _events(count + 1) as events:
+
+            def record(_: int) -> None:
+                check(api.cuEventRecord(next(behind), 0), "cuEventRecord")
+
+            for _ in range(self._rounds):
+                behind = iter(events[1:])
+                check(api.cuMemsetD8Async(cold, 0, FLUSH_NBYTES, 0), "cuMemsetD8Async")
+                check(api.cuEventRecord(events[0], 0), "cuEventRecord")
+                run(record)
+                check(api.cuEventSynchronize(events[-1]), "cuEventSynchronize")
+                ends = (check(api.cuEventElapsedTime(events[0], e), "elapsed") for e in events[1:])
+                samples.append([1000 * float(ms) for ms in ends])
+        return _spans(numbers, samples)
+
+
+def _spans(numbers: Sequence[int], samples: Sequence[Sequence[float]]) -> dict[int, Span]:
+    """Medians of ends, and of what passed between an end and the one before it."""
+    out: dict[int, Span] = {}
+    for k, number in enumerate(numbers):
+        ends = [row[k] for row in samples]
+        us = [row[k] - (row[k - 1] if k else 0.0) for row in samples]
+        out[number] = statistics.median(ends), statistics.median(us)
+    return out
 
 
 class Copying:

@@ -21,6 +21,7 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "execution": ("auto", "graph", "stream"),
     "deterministic": (True, False),
     "float32_matmul": ("ieee", "tf32"),
+    "check_indices": (True, False),
 }
 
 
@@ -33,12 +34,16 @@ class Config:
     `float32_matmul`: products of float32 that are compiled under "tf32" round their operands to 10
     bits behind the point, to the nearest, ties to even, and sum in float32, where the target has
     matrix instructions for it; "ieee" rounds nothing.
+    `check_indices`: kernels that are compiled under True stop at an index that lies outside of its
+    axis in a look-up of mode "raise" (`fw.take`): in the simulator as an IndexError with the line
+    of the program, on a GPU with the same line printed, and an error of the next call of CUDA.
 
     There is one object per set of choices, so that identity is equality and hashing is cheap."""
 
     execution: Execution = "auto"
     deterministic: bool = True
     float32_matmul: Float32Matmul = "ieee"
+    check_indices: bool = False
 
 
 _known: dict[tuple[object, ...], Config] = {}

@@ -66,8 +66,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _PreparedRegion:
-    """A region, and the slots of its addresses in the plan's buffer."""
+    """A region: its number in the host program, and the slots of its addresses in the plan's
+    buffer."""
 
+    number: int
     run: RegionRun
     slots: tuple[int, ...]
 
@@ -280,7 +282,7 @@ class CallPlan:
             if isinstance(kernel, LoadedRegion):
                 plan_of = partial(_body_plan, t.regions[i])
                 known = dict(zip(t.symbols, sizes, strict=True))
-                order.append(_PreparedRegion(RegionRun(kernel, plan_of, known), part.slots))
+                order.append(_PreparedRegion(i, RegionRun(kernel, plan_of, known), part.slots))
                 continue
             check_grid(kernel.kernel, grid)
             if 0 in grid:
@@ -293,6 +295,7 @@ class CallPlan:
             order.append(made[-1])
         self.launches = tuple(made)
         self._order = tuple(order) if t.regions else ()
+        self._mark: Callable[[int], None] | None = None
         own = t.host.branches
         is_forked = own.count > 1 and len(made) == len(t.host.launches)
         self._branches = own if is_forked else None
@@ -344,6 +347,17 @@ class CallPlan:
                 self._states.forget(stream)
                 raise
 
+    def enqueue_marked(
+        self, roots: Sequence[int], stream: int, device: int, mark: Callable[[int], None]
+    ) -> None:
+        """`enqueue` one by one, with a call of `mark` behind each launch, of its number in the host
+        program. For measuring."""
+        self._mark = mark
+        try:
+            self.enqueue(roots, stream, device, graph=False)
+        finally:
+            self._mark = None
+
     def _enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None:
         with self._lock:
             if device not in self._prepared_for:
@@ -359,8 +373,8 @@ class CallPlan:
                 self._write(roots)
                 if stream != self.stream:
                     self.move_to(stream)
-                if self._order:
-                    self._launch_regions(stream, device)
+                if self._order or self._mark is not None:
+                    self._launch_in_order(stream, device)
                 else:
                     self._launch(self.launches)
             if self._ranges is not None:
@@ -418,13 +432,15 @@ class CallPlan:
             if status[0]:
                 check(status, f"launch of {x.kernel.kernel.name} with {x.shape}")
 
-    def _launch_regions(self, stream: int, device: int) -> None:
+    def _launch_in_order(self, stream: int, device: int) -> None:
         """The launches in order, those of regions step by step."""
-        for x in self._order:
+        for x in self._order or self.launches:
             if isinstance(x, Prepared):
                 self._launch((x,))
-                continue
-            x.run.enqueue(self._addresses(x), stream, device)
+            else:
+                x.run.enqueue(self._addresses(x), stream, device)
+            if self._mark is not None:
+                self._mark(x.number)
 
     def _fork(self, branches: Branches, stream: int) -> None:
         """Launches everything into the caller's capture, each branch on a stream of its own."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from fusewright.core.functions import FUNCTIONS, convert, reinterpret
-from fusewright.errors import InternalError, SpecError, UnsupportedError
+from fusewright.errors import InternalError, SpecError, UnsupportedError, index_error
 from fusewright.kir import ir
 from fusewright.sim.accesses import compile_alloc, compile_load, compile_store
 from fusewright.sim.asynchrony import ASYNCHRONOUS
@@ -115,6 +115,27 @@ def _merge(fn: str, values: list[Array], unknown: list[Mask]) -> Mask:
         for m in masks[1:]:
             merged = merged | m
     return merged if merged.any() else None
+
+
+def _check_index(s: ir.CheckIndex, run: Run) -> Step:
+    refresh = run.refresh(s, s.predicate, s.extent)
+    holds, extent = run.scope.condition(s.predicate), run.scope.expression(s.extent)
+    inside, index = _operand(s.inside, s, run), _operand(s.index, s, run)
+
+    def step(f: Frame) -> None:
+        for r in refresh:
+            r(f)
+        mask, some = narrow(f.mask, holds(f.values))
+        if not some:
+            return
+        wrong = ~inside(f, mask)[0]
+        wrong = wrong if mask is None else wrong & mask
+        if wrong.any():
+            found = np.broadcast_to(index(f, mask)[0], wrong.shape)[wrong][0]
+            size = np.broadcast_to(np.asarray(extent(f.values)), wrong.shape)[wrong][0]
+            raise index_error(int(found), s.axis, int(size), s.why)
+
+    return step
 
 
 # --- threads together -----------------------------------------------------------------------------
@@ -294,6 +315,7 @@ MEANINGS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.Load: compile_load,
     ir.Store: compile_store,
     ir.Compute: _compute,
+    ir.CheckIndex: _check_index,
     ir.Shuffle: _shuffle,
     ir.ThreadReduce: _thread_reduce,
     ir.ThreadScan: _thread_scan,

@@ -31,3 +31,11 @@ __device__ __forceinline__ void fw_check_turn(unsigned long long since, unsigned
                                               unsigned value) {
   if (fw_now() - since > ms * 1000000ull) fw_turn_late(what, index, now, value);
 }
+
+//: fw_index_outside
+__device__ __noinline__ void fw_index_outside(const char* place, long long index, int axis,
+                                              long long size) {
+  printf("%s: index %lld is outside axis %d of size %lld; block (%d, %d, %d), thread %d\n", place,
+         index, axis, size, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, (int)threadIdx.x);
+  __trap();
+}

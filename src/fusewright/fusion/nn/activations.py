@@ -12,6 +12,7 @@ from fusewright.core.expr import Expr, constant_value, floordiv, mul
 from fusewright.errors import UserError
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
+from fusewright.fusion.derivatives import with_slope
 from fusewright.fusion.nn.arguments import check_choice, check_float, check_shape
 from fusewright.fusion.ops import erf, exp, expm1, log1p, maximum, minimum, where
 
@@ -107,9 +108,10 @@ def _check_beta(op: str, beta: float) -> float:
     return float(beta)
 
 
-def _softplus(z: Array) -> Array:
-    """log(1 + exp(z)) without overflow."""
-    return maximum(z, 0) + log1p(exp(-ops.abs(z)))
+def log_of_one_plus_exp(z: Array) -> Array:
+    """log(1 + exp(z)) without overflow. The derivative is one of the smooth function, at 0, too,
+    where the absolute value has none."""
+    return with_slope(maximum(z, 0) + log1p(exp(-ops.abs(z))), z, lambda: _logistic(z))
 
 
 def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
@@ -117,7 +119,7 @@ def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     x = check_float("softplus", x)
     beta = _check_beta("softplus", beta)
     z, threshold = x * beta, build.number("softplus", "threshold", threshold)
-    return where(z > float(threshold), x, _softplus(z) / beta)
+    return where(z > float(threshold), x, log_of_one_plus_exp(z) / beta)
 
 
 def softplus_backward(dy: Array, x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
@@ -131,7 +133,7 @@ def softplus_backward(dy: Array, x: Array, beta: float = 1.0, threshold: float =
 def mish(x: Array) -> Array:
     """x * tanh(softplus(x)). Source: Misra, Mish: a self regularized activation (2019)."""
     x = check_float("mish", x)
-    return x * ops.tanh(_softplus(x))
+    return x * ops.tanh(log_of_one_plus_exp(x))
 
 
 # --- gelu ---------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ def _check_indices(op: str, indices: object) -> Array:
 # --- tables -------------------------------------------------------------------------------------
 
 
-def embedding(indices: Array, weight: Array) -> Array:
-    """Row `indices[...]` of weight, of shape (rows, width), for every index; an index outside reads
-    NaN, as with `take`. Raises UserError for a weight that is no table."""
+def embedding(indices: Array, weight: Array, *, mode: str = "raise") -> Array:
+    """Row `indices[...]` of weight, of shape (rows, width), for every index. What an index outside
+    means `mode` says, as for `take`. Raises UserError for a weight that is no table."""
     indices = _check_indices("embedding", indices)
     weight = check_array("embedding (weight)", weight)
     if weight.ndim != 2:
@@ -45,7 +45,7 @@ def embedding(indices: Array, weight: Array) -> Array:
             f"embedding: weight has shape {build.shape_text(weight.shape)}; it is a table "
             "(rows, width); reshape it to rank 2"
         )
-    return take(weight, indices, axis=0)
+    return take(weight, indices, axis=0, mode=mode)
 
 
 def embedding_backward(

@@ -11,6 +11,7 @@ import math
 from fusewright.errors import UserError
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
+from fusewright.fusion.nn.activations import log_of_one_plus_exp
 from fusewright.fusion.nn.losses import broadcasting, pair, reduced
 from fusewright.fusion.operands import check_flag
 from fusewright.fusion.ops import exp, log, log1p, maximum, where
@@ -90,11 +91,7 @@ def poisson_nll_loss(
 def soft_margin_loss(x: Array, target: Array, *, reduction: str = "mean") -> Array:
     """log(1 + exp(-target * x)) for targets 1 and -1, without overflow."""
     a, t = pair("soft_margin_loss", x, target, reduction)
-    return reduced(_log_of_one_plus_exp(-t * a), reduction, x.dtype)
-
-
-def _log_of_one_plus_exp(z: Array) -> Array:
-    return maximum(z, 0) + log1p(exp(-ops.abs(z)))
+    return reduced(log_of_one_plus_exp(-t * a), reduction, x.dtype)
 
 
 def multilabel_soft_margin_loss(
@@ -104,7 +101,7 @@ def multilabel_soft_margin_loss(
     `weight`, which broadcasts to x's shape."""
     op = "multilabel_soft_margin_loss"
     a, t = pair(op, x, target, reduction)
-    loss = t * _log_of_one_plus_exp(-a) + (1.0 - t) * _log_of_one_plus_exp(a)
+    loss = t * log_of_one_plus_exp(-a) + (1.0 - t) * log_of_one_plus_exp(a)
     if weight is not None:
         loss = loss * broadcasting(op, "weight", weight, x)
     return reduced(ops.mean(loss, axis=-1), reduction, x.dtype)

@@ -10,9 +10,10 @@ from fusewright.dtypes import DType
 from fusewright.errors import UserError
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array, check_array
+from fusewright.fusion.nn.activations import log_of_one_plus_exp
 from fusewright.fusion.nn.arguments import check_choice, check_float, check_shape, widened
 from fusewright.fusion.operands import check_flag
-from fusewright.fusion.ops import astype, equal, exp, log, log1p, maximum, where
+from fusewright.fusion.ops import astype, equal, exp, log, where
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -75,7 +76,7 @@ def binary_cross_entropy_with_logits(
     multiplies the loss and `pos_weight` is p; both broadcast to x's shape."""
     op = "binary_cross_entropy_with_logits"
     a, t = pair(op, x, target, reduction)
-    tail = log1p(exp(-ops.abs(a))) + maximum(-a, 0)
+    tail = log_of_one_plus_exp(-a)
     if pos_weight is not None:
         p = broadcasting(op, "pos_weight", pos_weight, x)
         tail = tail * ((p - 1.0) * t + 1.0)

@@ -7,9 +7,10 @@ from __future__ import annotations
 from fusewright.errors import UserError
 from fusewright.fusion import build, ops
 from fusewright.fusion.array import Array
+from fusewright.fusion.nn.activations import log_of_one_plus_exp
 from fusewright.fusion.nn.arguments import check_float, per_channel
 from fusewright.fusion.nn.softmaxes import softmax
-from fusewright.fusion.ops import clip, exp, expm1, log1p, logical_and, minimum, where
+from fusewright.fusion.ops import clip, expm1, logical_and, where
 
 _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
@@ -107,7 +108,7 @@ def negative_part(x: Array) -> Array:
 def logsigmoid(x: Array) -> Array:
     """log(sigmoid(x)) without overflow."""
     x = check_float("logsigmoid", x)
-    return minimum(x, 0) - log1p(exp(-ops.abs(x)))
+    return -log_of_one_plus_exp(-x)
 
 
 def softsign(x: Array) -> Array:

@@ -253,7 +253,7 @@ def bisected(ordered: Array, wanted: Array, size: int, *, is_right: bool) -> Arr
     step = first = 1 << (size.bit_length() - 1)
     while step:
         at = found + step
-        is_before = _is_before(take(ordered, at, axis=0), wanted, is_right=is_right)
+        is_before = _is_before(take(ordered, at, axis=0, mode="fill"), wanted, is_right=is_right)
         found = where(is_before, size - first if step == first else at, found)
         step //= 2
     return found + 1

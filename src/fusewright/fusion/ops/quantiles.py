@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from fusewright import dtypes
 from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
@@ -27,15 +29,24 @@ def median(x: Array, /, axis: int | None = None, *, keepdims: bool = False) -> A
 
 
 def quantile(
-    x: Array, q: float | Sequence[float], /, axis: int | None = None, *, keepdims: bool = False
+    x: Array,
+    q: float | Sequence[float] | Array,
+    /,
+    axis: int | None = None,
+    *,
+    keepdims: bool = False,
 ) -> Array:
     """The element that the share q of the others is below, along the axis or of all elements:
-    between two neighbours in proportion (numpy's `method="linear"`). Several q make a new first
-    axis. NaN where an element is; float64 of integers.
+    between two neighbours in proportion (numpy's `method="linear"`). Several q, a sequence or known
+    data of rank 1, make a new first axis. NaN where an element is; float64 of integers.
 
-    Raises UserError for a q outside 0 to 1, for an axis of size 0, and as `sort`.
+    Raises UserError for a q outside 0 to 1, or that depends on an argument, for an axis of size 0,
+    and as `sort`.
     """
     x = check_array("quantile", x)
+    if isinstance(q, Array | np.ndarray):
+        known = q.numpy("quantile (q)") if isinstance(q, Array) else q
+        q = known.tolist()
     if isinstance(q, list | tuple):
         if not q:
             raise UserError("quantile: q=() has no shares; give at least one, from 0 to 1")

@@ -116,4 +116,4 @@ class _Positions:
         return build.pointwise(fn, a, b)
 
     def gather(self, t: Tensor, at: Tensor) -> Tensor:
-        return build.value(t.shape, t.dtype, ir.TakeAlong((t, at), self._axis))
+        return build.value(t.shape, t.dtype, ir.TakeAlong((t, at), self._axis, "fill"))

@@ -39,11 +39,12 @@ from fusewright.fusion.ops.blocks import slice, starts_of
 from fusewright.fusion.ops.gather import signed_indices
 from fusewright.fusion.transforms.index_adjoints import index_map_adjoint
 from fusewright.fusion.transforms.pointwise_adjoints import adjoint_of
-from fusewright.fusion.transforms.scan_adjoints import scan_adjoint, sums_along
+from fusewright.fusion.transforms.scan_adjoints import Cotangents, scan_adjoint, sums_along
 
 
-def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
+def adjoint(t: Tensor, g: Array, cotangents: Cotangents) -> tuple[Array | None, ...]:
     """The cotangents of the operands of `t`, from its own; None for operands to which none flows.
+    `cotangents` differentiates a rule that has a simpler form to derive from.
 
     Raises UnsupportedError for an operation without a rule.
     """
@@ -76,7 +77,7 @@ def adjoint(t: Tensor, g: Array) -> tuple[Array | None, ...]:
         case Reduce():
             return (_reduction(t, t.op, g),)
         case Scan():
-            return (scan_adjoint(t, t.op, g),)
+            return (scan_adjoint(t, t.op, g, cotangents),)
         case Take():
             return _taken(t.op, g), None
         case TakeAlong():

@@ -189,7 +189,7 @@ class _Batch:
             case Concat() | Scan() | Sort():
                 return made(dataclasses.replace(t.op, operands=operands, axis=t.op.axis + 1))
             case TakeAlong():
-                return made(TakeAlong(operands, t.op.axis + 1))
+                return made(dataclasses.replace(t.op, operands=operands, axis=t.op.axis + 1))
             case Reduce():
                 return made(Reduce(operands, t.op.fn, tuple(a + 1 for a in t.op.axes)))
             case Take():
@@ -241,11 +241,12 @@ class _Batch:
         x, indices = op.operands
         if indices not in self._known:
             at = self._known[x], indices
-            return build.value((self.size, *t.shape), t.dtype, Take(at, op.axis + 1))
+            behind = dataclasses.replace(op, operands=at, axis=op.axis + 1)
+            return build.value((self.size, *t.shape), t.dtype, behind)
         own = self._known[indices]
         if x not in self._known:
             shape = (*t.shape[: op.axis], self.size, *t.shape[op.axis :])
-            taken = build.value(shape, t.dtype, Take((x, own), op.axis))
+            taken = build.value(shape, t.dtype, dataclasses.replace(op, operands=(x, own)))
             return moveaxis(Array(taken), op.axis, 0).tensor
         return self._take_own(t, op, self._known[x], own)
 
@@ -265,7 +266,7 @@ class _Batch:
         taken = build.value(
             (*t.shape[: op.axis], *own.shape, *x.shape[op.axis + 2 :]),
             t.dtype,
-            Take((flat, at.tensor), op.axis),
+            dataclasses.replace(op, operands=(flat, at.tensor)),
         )
         return moveaxis(Array(taken), op.axis, 0).tensor
 

@@ -185,7 +185,7 @@ def _contributions(
         return region_adjoint(t.op, given, reached_cotangents) if given else ()
     if t not in found:
         return ()
-    return adjoint(t, found[t]) if t.rule is None else t.rule.backward(found[t])
+    return adjoint(t, found[t], reached_cotangents) if t.rule is None else t.rule.backward(found[t])
 
 
 def _operands(t: Tensor) -> tuple[Tensor, ...]:

@@ -50,7 +50,8 @@ def _nothing(g: Array, y: Array, x: Array) -> tuple[None]:
 
 
 def _power(g: Array, y: Array, a: Array, b: Array) -> tuple[Array, Array]:
-    of_base = where(equal(b, 0.0), zeros_like(a), b * a ** (b - 1.0))
+    is_one = equal(b, 0.0)  # a ** 0 is 1; its slope must not become 0 * a ** -1 when derived again
+    of_base = where(is_one, zeros_like(a), b * a ** where(is_one, b + 1.0, b - 1.0))
     positive = where(greater(a, 0.0), a, a * 0.0 + 1.0)
     return g * of_base, g * where(greater(a, 0.0), y * log(positive), zeros_like(a))
 

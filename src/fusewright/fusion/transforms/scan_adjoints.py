@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from fusewright.core.expr import Expr, Int, add
 from fusewright.dtypes import int32, int64
 from fusewright.fusion import build
 from fusewright.fusion.array import Array
+from fusewright.fusion.derivatives import GivenRule
 from fusewright.fusion.ir import Scan, Tensor
 from fusewright.fusion.ops import (
     arange,
     astype,
     equal,
     expand_dims,
+    greater,
+    greater_equal,
     isnan,
     moveaxis,
     ones_like,
@@ -22,15 +27,22 @@ from fusewright.fusion.ops import (
     zeros_like,
 )
 
+Cotangents: TypeAlias = Callable[
+    [Sequence[Array], Sequence[Array], Sequence[Array]], list[Array | None]
+]
+"""From values and their cotangents those of variables; None where nothing flows."""
 
-def scan_adjoint(t: Tensor, op: Scan, g: Array) -> Array:
+
+def scan_adjoint(t: Tensor, op: Scan, g: Array, cotangents: Cotangents) -> Array:
     """The cotangent of what is scanned."""
     x = Array(op.operands[0])
     match op.fn:
         case "add":
             return _sums_back(op, g)
         case "mul":
-            return _of_products(x, Array(t), op, g)
+            found = _of_products(x, Array(t), op, g)
+            found.tensor.rule = _rule_of_products(x, op, g, cotangents)
+            return found
         case _:
             return _of_extremes(x, Array(t), op, g)
 
@@ -70,6 +82,37 @@ def _of_products(x: Array, y: Array, op: Scan, g: Array) -> Array:
     others = _scanned(op, "mul", where(is_first, ones_like(x), x))
     plain = _sums_back(op, g * y) / nonzero
     return where(is_first, _sums_back(op, g * others), where(zero, zeros_like(plain), plain))
+
+
+def _rule_of_products(x: Array, op: Scan, g: Array, cotangents: Cotangents) -> GivenRule:
+    """The derivative of `_of_products`, which chooses by zeros and divides: a line with two zeros
+    has gradients of 0 there that change with either zero. So it is that of the same cotangent as a
+    polynomial in x and g."""
+
+    def backward(c: Array) -> list[Array | None]:
+        return cotangents([_as_polynomial(x, op, g)], [c], [x, g])
+
+    return GivenRule((x.tensor, g.tensor), backward)
+
+
+def _as_polynomial(x: Array, op: Scan, g: Array) -> Array:
+    """The cotangent of a cumulative product without division, with the square of the axis:
+
+    for every j, the product of what is before x[j] times
+    the sum over i from j on of g[i] times the product of what is behind x[j] up to x[i]
+    """
+    before = _scanned(dataclasses.replace(op, exclusive=True), "mul", x)
+    g = _one_earlier(op, g) if op.exclusive else g
+    along, back = (expand_dims(moveaxis(a, op.axis, -1), a.ndim - 1) for a in (x, g))
+    count = x.tensor.shape[op.axis]
+    shape = (*along.tensor.shape[:-2], count, count)  # (.., j, i)
+    j, i = (Array(build.iota(shape, x.ndim - 1 + k, int64)) for k in (0, 1))
+    first, last = (i, j) if op.reverse else (j, i)
+    spread = Array(build.spread(along.tensor, shape))
+    factors = where(greater(last, first), spread, ones_like(spread))
+    behind = Array(build.scan("mul", factors.tensor, x.ndim, reverse=op.reverse))
+    terms = where(greater_equal(last, first), behind * back, zeros_like(behind))
+    return before * moveaxis(sum(terms, axis=-1, dtype=g.dtype), -1, op.axis)
 
 
 def _of_extremes(x: Array, y: Array, op: Scan, g: Array) -> Array:
