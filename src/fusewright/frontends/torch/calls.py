@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from fusewright.dtypes import dtype_of, scalar_text
 from fusewright.errors import FusewrightError, UnsupportedError
+from fusewright.frontends.torch.control_calls import ControlFlow, operator_text
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.table import LOWERINGS, VIEWS, Result, positional
 from fusewright.fusion import ir
@@ -20,6 +21,9 @@ from fusewright.fusion.source import Source
 from fusewright.fusion.trace import trace
 
 _log = logging.getLogger("fusewright.torch")
+
+NOT_TAKEN = "fusewright_not_taken"
+"""The key in what a node of control flow knows of the reason why torch runs it."""
 
 CONTROL = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
 """The higher-order operators whose graphs are called with tensors, and with nothing else."""
@@ -102,7 +106,10 @@ def trace_node(node: Any, values: Mapping[Any, Any]) -> Result:
     args = fx.node.map_arg(node.args, values.__getitem__)
     kwargs = dict(fx.node.map_arg(node.kwargs, values.__getitem__))
     dtypes = tuple(dtype_of(t.dtype) for t in tensors_of(node.meta["val"]))
-    made = LOWERINGS[node.target](dtypes, *positional(node.target, args, kwargs), **kwargs)
+    if isinstance(node.target, ControlFlow):
+        made = node.target.lowering(*args)
+    else:
+        made = LOWERINGS[node.target](dtypes, *positional(node.target, args, kwargs), **kwargs)
     _give_source(node, made, values)
     return made
 
@@ -114,7 +121,8 @@ def _give_source(node: Any, made: Result, values: Mapping[Any, Any]) -> None:
     """What a node makes comes from the innermost line of the model that torch noted for it."""
     frames = _FRAME.findall(node.stack_trace or "")
     file, line = frames[-1] if frames else ("", "0")
-    source = Source(file, int(line), str(node.target).split(".")[1])
+    _, _, operator_name = str(node.target).partition(".")
+    source = Source(file, int(line), operator_name.split(".")[0] or str(node.target))
     known = {values[n].tensor for n in node.all_input_nodes if isinstance(values[n], Array)}
     results = made if isinstance(made, tuple | list) else (made,)
     stack = [x.tensor for x in results if x is not None]
@@ -127,7 +135,7 @@ def _give_source(node: Any, made: Result, values: Mapping[Any, Any]) -> None:
 
 
 def is_control_flow(node: Any) -> bool:
-    """Whether a node calls graphs of its own."""
+    """Whether a node is torch's call of graphs of its own."""
     return node.op == "call_function" and getattr(node.target, "_name", "") in CONTROL
 
 
@@ -139,8 +147,8 @@ def refusal(node: Any, known: dict[Hashable, str | None] | None = None) -> str |
     if is_getitem(node):
         return refusal(node.args[0], known)
     if is_control_flow(node):
-        return "it is control flow, which torch runs; its graphs are fused one by one"
-    if node.target not in LOWERINGS:
+        return node.meta.get(NOT_TAKEN, "torch runs it, and its graphs are fused one by one")
+    if node.target not in LOWERINGS and not isinstance(node.target, ControlFlow):
         return "the operator is not in the table"
     answers = {} if known is None else known
     try:
@@ -158,7 +166,8 @@ def _call_key(node: Any) -> Hashable:
     sources = node.all_input_nodes
     number = {n: k for k, n in enumerate(sources)}
     types = [type_text(_value(n)) for n in (*sources, node)]
-    return str(node.target), call_text(node, number), tuple(types), _read_results(node)
+    text = call_text(node, number)
+    return operator_text(node.target), text, tuple(types), _read_results(node)
 
 
 def _value(node: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from fusewright.frontends.ahead import make_ahead
 from fusewright.frontends.torch import kept_graphs
 from fusewright.frontends.torch.bodies import fuse_bodies
+from fusewright.frontends.torch.control import take_control_flow
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.graph_call import GraphCall
 from fusewright.frontends.torch.known_masks import tell_known_masks
@@ -149,8 +150,8 @@ def _outside_forward_mode(replay: Run, run: Run) -> Run:
 def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[Any, GraphReport]:
     """The module with its regions fused, those of its control flow too, which takes a list of
     arguments, and what was fused."""
-    bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
     parts, found = parts_to_fuse(module, options)
+    bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
     regions: dict[str, Region] = {}
     own: dict[Hashable, Ways] = {}
 
@@ -169,6 +170,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
 def parts_to_fuse(module: Any, options: Options) -> tuple[list[Part], GraphPartition]:
     """The parts of an aten graph module that become regions, in order, and how it was cut. The
     module is rewritten to the operators that regions take."""
+    take_control_flow(module, options)
     tell_permutations(module.graph)
     plain_scalars(module)
     plain_biases(module.graph)

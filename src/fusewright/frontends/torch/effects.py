@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from fusewright.frontends.torch.control_calls import ControlFlow
 from fusewright.frontends.torch.library import torch
 
 _WAIT = "_c10d_functional::wait_tensor"
@@ -52,6 +53,8 @@ def _is_barrier(node: Any) -> bool:
     if _is_operator(node):
         return node.target._schema.is_mutable
     if node.op == "call_function" and node.target in _PURE:
+        return False
+    if isinstance(node.target, ControlFlow):
         return False
     return not _is_symbolic(node)
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from fusewright.errors import UnsupportedError, UserError
 from fusewright.frontends.torch.calls import refusal, tensors_of, trace_node
+from fusewright.frontends.torch.control import take_control_flow
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.library import torch
+from fusewright.frontends.torch.options import Options
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, TensorSpec
 from fusewright.fusion.trace import trace
@@ -22,11 +24,13 @@ def from_torch(fn: Callable[..., Any], *args: Any) -> Fusion:
     Raises UserError for tensors that the function does not take as arguments, and
     UnsupportedError that names every operator that cannot be fused, with the reasons.
     """
-    graph = _graph(fn, args)
+    module = _module(fn, args)
+    take_control_flow(module, Options(products="always"))
+    graph = module.graph
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     calls = [n for n in graph.nodes if n.op == "call_function"]
     for n in graph.nodes:
-        if n.op == "get_attr":
+        if n.op == "get_attr" and n.users:
             raise UserError(
                 f"from_torch: the tensor {n.target} is captured from outside; pass it as an "
                 "argument (torch.func.functional_call does so for a module)"
@@ -46,8 +50,9 @@ def from_torch(fn: Callable[..., Any], *args: Any) -> Fusion:
     return trace(traced, *specs)
 
 
-def _graph(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """The functional aten graph over the tensors among the arguments, with example values."""
+def _module(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The module of the functional aten graph over the tensors among the arguments, with example
+    values."""
     pytree = torch.utils._pytree
     leaves, spec = pytree.tree_flatten(args)
     places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
@@ -70,7 +75,7 @@ def _graph(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return tracer(*(leaves[k] for k in places))
 
     with torch.no_grad():
-        return traced(traced(flat, decompositions()), {}).graph  # decompositions write in place
+        return traced(traced(flat, decompositions()), {})  # decompositions write in place
 
 
 def _tensors(args: tuple[Any, ...]) -> list[Any]:

@@ -24,6 +24,7 @@ from fusewright.frontends.torch.calls import (
     tensors_of,
     whole,
 )
+from fusewright.frontends.torch.control_calls import ControlFlow
 from fusewright.frontends.torch.effects import predecessors
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.options import Options
@@ -241,8 +242,8 @@ def _computing(members: Sequence[Any]) -> int:
 
 
 def _has_own(members: Sequence[Any]) -> bool:
-    """Whether torch would compute one of the nodes in several kernels."""
-    return any(n.target in OWN for n in members)
+    """Whether torch would compute one of the nodes in several kernels, or call graphs."""
+    return any(n.target in OWN or isinstance(n.target, ControlFlow) for n in members)
 
 
 def _reductions(members: Sequence[Any]) -> int:

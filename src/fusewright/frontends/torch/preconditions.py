@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fusewright.dtypes import DType, dtype_of
-from fusewright.frontends.torch.library import aten, fx
+from fusewright.frontends.torch.library import aten, fx, torch
 from fusewright.frontends.torch.promotion import cast_to
 from fusewright.frontends.torch.table import overloads, positional
 from fusewright.fusion import ops
@@ -44,6 +44,16 @@ _CONDITIONS: dict[Any, Condition] = {
     ),
 }
 """That an index is not beyond the axis is what the oracle asks of every gather (`checked`)."""
+
+
+def asks(node: Any) -> bool:
+    """Whether a call on host tensors may raise for what elements they have."""
+    value = node.meta.get("val")
+    if node.target not in _CONDITIONS or not isinstance(value, torch.Tensor):
+        return False
+    if _CONDITIONS[node.target] is not _is_divided:
+        return True
+    return dtype_of(value.dtype).is_integer and isinstance(node.args[1], fx.Node)
 
 
 def preconditions(nodes: Iterable[Any], values: Mapping[Any, Any]) -> list[Array]:

@@ -34,9 +34,11 @@ from fusewright.host.product_forms import (
     fused_us,
     product_kernels,
     products_in_place,
+    sizes_of,
+    sums_us,
 )
 from fusewright.runtime.device import architecture, has_gpu
-from fusewright.schedule.heuristics.product_suffix import Suffix, suffix_of
+from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, suffix_of
 from fusewright.schedule.schedule import Schedule
 from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, Feature, Target, target_of
 
@@ -46,6 +48,10 @@ GAIN = 1.02
 rest, to be taken. A result that is stored as well saves nothing: the kernel of the rest finds it in
 the second-level cache, and two results of one kernel leave it one after the other
 (4096 x 4096 x 1024 with gelu: 62 us for 69 alone, 73 for 70 with both results)."""
+
+ITERATION_US = 8.0
+"""What an iteration of a loop takes longer in torch, which launches it from the host: `while_loop`
+of 64 x 64, 14.8 us for 6.8 (one H200, 2026-11-24, `python -m bench.loops`)."""
 
 
 def left_products(
@@ -66,6 +72,47 @@ def left_products(
         if (why := _reason(chain, reasons, options, known)) is not None:
             left[chain.product] = why
     return left
+
+
+def slower_in_loops(nodes: Sequence[Any], options: Options) -> dict[Any, str]:
+    """The products of a loop's body that make the loop faster as torch's, each with the reason:
+    what a product takes longer here must not be more than an iteration of torch's does."""
+    products = [n for n in nodes if n.target in PRODUCTS]
+    if options.products == "always":
+        return {}
+    if options.products == "never":
+        return dict.fromkeys(products, "products are left to torch (products='never')")
+    found = ((n, _slower_in_loop(n, options)) for n in products)
+    return {n: why for n, why in found if why is not None}
+
+
+def _slower_in_loop(node: Any, options: Options) -> str | None:
+    if (why := _elsewhere(node, options)) is not None:
+        return why
+    target = target_of(options.target or architecture())
+    whole = Chain(node, (node,), tuple(node.all_input_nodes), (node,), ()).fusion()
+    whole = round_products(whole) if float32_matmul() == "tf32" else whole
+    fusion = cse(decompose(whole, keeps=product_kernels(target)))
+    product = next((t for t in fusion.values if isinstance(t.op, MatMul)), None)
+    if product is None:
+        (product,) = (t for t in whole.values if isinstance(t.op, MatMul))
+        ours = sums_us(sizes_of(product), target)
+        theirs = ours / (2 * ISSUE_PER_CLOCK)  # a pair takes one instruction, and no load
+    else:
+        ours, theirs = fused_us(product, PLAIN, target), aligned_us(product, target)
+    if ours <= theirs + ITERATION_US:
+        return None
+    return f"it takes {ours:.1f} us here, {theirs:.1f} in torch, more than an iteration saves"
+
+
+def _elsewhere(node: Any, options: Options) -> str | None:
+    """Why nothing predicts a product."""
+    if node.meta["val"].device.type != "cuda":
+        return "a product on the host is torch's"
+    if options.target is None and not has_gpu():
+        return "no device tells what a product costs"
+    target = target_of(options.target or architecture())
+    return None if target.has(Feature.WGMMA) else f"{target} has no products by warpgroups"
 
 
 def _dtype_reason(dtype: Any) -> str | None:
@@ -89,13 +136,9 @@ def _reason(
     where that wins. Equal chains are asked once: `known` are the answers."""
     node = chain.product
     value = node.meta["val"]
-    if value.device.type != "cuda":
-        return "a product on the host is torch's"
-    if options.target is None and not has_gpu():
-        return "no device tells what a product costs"
+    if (why := _elsewhere(node, options)) is not None:
+        return why
     target = target_of(options.target or architecture())
-    if not target.has(Feature.WGMMA):
-        return f"{target} has no products by warpgroups"
     if (why := _dtype_reason(value.dtype)) is not None:
         return why
     a, b = (n.meta["val"] for n in node.all_input_nodes[-2:])

@@ -16,6 +16,7 @@ from fusewright.frontends.bound import Alike, Call
 from fusewright.frontends.fuse import Fused
 from fusewright.frontends.stored_programs import Wanted
 from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
+from fusewright.frontends.torch.control_calls import call_graphs, operator_text
 from fusewright.frontends.torch.layouts import axis_order, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
@@ -62,7 +63,7 @@ class Part:
     def structure(self) -> Hashable:
         """Equal for parts that compute the same thing on tensors of the same types."""
         number = {n: k for k, n in enumerate((*self.inputs, *self.nodes))}
-        calls = [(str(n.target), call_text(n, number)) for n in self.nodes]
+        calls = [(operator_text(n.target), call_text(n, number)) for n in self.nodes]
         types = [type_text(n.meta["val"]) for n in (*self.inputs, *self.outputs)]
         return tuple(calls), tuple(types), tuple(number[n] for n in self.outputs)
 
@@ -84,12 +85,13 @@ class Part:
 
     def as_module(self) -> Any:
         """The same nodes as a graph module."""
-        graph = fx.Graph()
+        graph, module = fx.Graph(), torch.nn.Module()
         known = {n: graph.placeholder(n.name) for n in self.inputs}
         for n in self.nodes:
             known[n] = graph.node_copy(n, known.__getitem__)
         graph.output([known[n] for n in self.outputs])
-        return fx.GraphModule(torch.nn.Module(), graph)
+        call_graphs(graph, module)
+        return fx.GraphModule(module, graph)
 
 
 class Ways:

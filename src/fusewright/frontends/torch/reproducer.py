@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fusewright.errors import UnsupportedError
 from fusewright.frontends.torch.calls import hint
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.options import Options
@@ -63,7 +64,10 @@ def write_reproducer(
     name: str, module: Any, values: Sequence[Any], options: Options, error: Exception
 ) -> Path:
     """Writes the file into a new temporary folder. `module` is an fx graph module, `values` are
-    what its placeholders were traced with."""
+    what its placeholders were traced with. Raises UnsupportedError where its control flow calls
+    graphs."""
+    if any(True for _ in module.children()):
+        raise UnsupportedError("its control flow calls graphs, which no file can give to torch")
     folder = Path(tempfile.mkdtemp(prefix=f"fusewright_{name}_"))
     program = folder / f"{name}.py"
     failure = "".join(traceback.format_exception(error)).replace("\\", "/").replace('"""', "'''")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from fusewright.dtypes import DType
+from fusewright.frontends.torch.library import aten
 from fusewright.fusion.array import Array
 
 Dtypes: TypeAlias = tuple[DType, ...]
@@ -46,13 +47,21 @@ def lowers(*targets: Any) -> Callable[[L], L]:
 
 
 def lowers_view(*targets: Any) -> Callable[[L], L]:
-    """`lowers`, for operators whose result shares its operand's memory in torch."""
+    """`lowers`, for operators whose result shares its operand's memory in torch, and for those that
+    copy it instead, as bodies of control flow do (`select` and `select_copy`)."""
 
     def enter(lowering: L) -> L:
         VIEWS.update(dict.fromkeys(targets))
-        return lowers(*targets)(lowering)
+        copies = (c for target in targets if (c := _copying(target)) is not None)
+        return lowers(*targets, *copies)(lowering)
 
     return enter
+
+
+def _copying(target: Any) -> Any:
+    """The operator that gives a copy of what a view shows; None where there is none."""
+    packet = getattr(aten, f"{target._schema.name.split('::')[1]}_copy", None)
+    return None if packet is None else getattr(packet, target._overloadname, None)
 
 
 def lowers_elementwise(*targets: Any) -> Callable[[L], L]:
