@@ -51,6 +51,8 @@ ASKED = (
 """Functions of a graph's function that compute nothing."""
 ROUNDS = 15
 LAYERS, WIDTH, HEADS, LENGTH = 8, 64, 4, 8
+WORDS = 1024
+"""So many that logits are what takes the most memory, as in decoders of any size."""
 
 
 class Layer(nn.Module):
@@ -81,7 +83,7 @@ class Decoder(nn.Module):
 
     def __init__(self, layers: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(128, WIDTH)
+        self.tokens = nn.Embedding(WORDS, WIDTH)
         self.layers = nn.ModuleList(Layer() for _ in range(layers))
         angles = torch.arange(LENGTH)[:, None] / 10 ** torch.arange(WIDTH // HEADS)
         self.register_buffer("cos", angles.cos())
@@ -282,7 +284,7 @@ def main() -> None:
     torch.manual_seed(0)
     place = "cpu" if on_host else "cuda"
     model = Decoder(arguments.layers).to(place)
-    tokens = torch.randint(0, 128, (2, LENGTH), device=place)
+    tokens = torch.randint(0, WORDS, (2, LENGTH), device=place)
     with stand_in(IdleDriver()) if on_host else contextlib.nullcontext():
         target = "sm_90a" if on_host else None
         seen = graphs_of(model, tokens, backward=arguments.backward, target=target)

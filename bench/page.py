@@ -46,9 +46,9 @@ def page(report: dict[str, object]) -> str:
     assert isinstance(where, dict)
     facts = ", ".join(f"{k} {v}" for k, v in where.items())
     parts = [
-        f"<h1>{_text(report.get('title', TITLE))}</h1>",
-        f"<p>{_text(report['date'])}: {_text(facts)}.</p>",
-        f"<p>{_text(report['method'])}</p>",
+        f"<h1>{escaped(report.get('title', TITLE))}</h1>",
+        f"<p>{escaped(report['date'])}: {escaped(facts)}.</p>",
+        f"<p>{escaped(report['method'])}</p>",
         "<h2>Share of the floor</h2>",
         summary(cases, peers),
         bars(cases, peers),
@@ -81,11 +81,13 @@ def bars(cases: Sequence[Outcome], peers: Sequence[str]) -> str:
     for i, p in enumerate(peers):
         x = LABELS + 110 * i
         out.append(f'<rect x="{x}" y="4" width="12" height="12" fill="{_colour(i)}"/>')
-        out.append(f'<text x="{x + 16}" y="14">{_text(p)}</text>')
+        out.append(f'<text x="{x + 16}" y="14">{escaped(p)}</text>')
     for row, o in enumerate(cases):
         top = 30 + row * step
         middle = top + BAR * len(peers) / 2 + 4
-        out.append(f'<text x="{LABELS - 8}" y="{middle}" text-anchor="end">{_text(o.name)}</text>')
+        out.append(
+            f'<text x="{LABELS - 8}" y="{middle}" text-anchor="end">{escaped(o.name)}</text>'
+        )
         for i, p in enumerate(peers):
             share = o.share(p)
             if share is None:
@@ -94,7 +96,7 @@ def bars(cases: Sequence[Outcome], peers: Sequence[str]) -> str:
             y = top + i * BAR
             out.append(
                 f'<rect x="{LABELS}" y="{y}" width="{width:.1f}" height="{BAR - 2}" '
-                f'fill="{_colour(i)}"><title>{_text(p)}: {o.times_us[p]:.1f} us</title></rect>'
+                f'fill="{_colour(i)}"><title>{escaped(p)}: {o.times_us[p]:.1f} us</title></rect>'
             )
             out.append(f'<text x="{LABELS + width + 4:.1f}" y="{y + 11}">{share:.0%}</text>')
     floor = LABELS + WIDTH / MOST
@@ -141,12 +143,12 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Escaped cells."""
 
     def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{_text(c)}</{tag}>" for c in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{escaped(c)}</{tag}>" for c in cells) + "</tr>"
 
     return "<table>" + line(head, "th") + "".join(line(r, "td") for r in rows) + "</table>"
 
 
-def _text(value: object) -> str:
+def escaped(value: object) -> str:
     return html.escape(str(value))
 
 

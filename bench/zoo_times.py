@@ -5,7 +5,9 @@ in turn in one process. A round times every peer once, with enough steps to fill
 two CUDA events; the median over rounds counts. Busy is the sum of the kernels' times in one step
 under torch's profiler. Errors, of the loss and of the gradients (the median over parameters), are
 relative to eager in float32 of the same weights. With `--warm N`, N processes compile all
-architectures first, which fills the caches of all peers, and say how long that took.
+architectures first, which fills the caches of all peers, and say how long that took. `--small` is
+one short text or one image, where the host takes the time; `--generate` is `bench.zoo.generation`,
+and `python -m bench.zoo.page` makes a page of the JSON of `--out`.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from bench.zoo import Architecture, Inputs, in_dtype, loss_of, without_dropout
+from bench.zoo import Architecture, Inputs, generation, in_dtype, loss_of, without_dropout
 from bench.zoo.large import MODELS
 from fusewright.frontends.torch.dynamo import compiler
 from fusewright.frontends.torch.options import options_of
@@ -36,6 +38,8 @@ TARGET_MS = 60.0
 PEERS = ("eager", "inductor", "fusewright")
 IMAGES_A_TEXT = 8
 """Images of a batch for each text of one."""
+SMALL = 64
+"""Tokens of the one text of `--small`."""
 LONGEST = 40
 NAME_LENGTH = 100
 """Kernels of a step that are kept, and letters of their names."""
@@ -63,19 +67,21 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How models are run: in training or not, by a mode of torch.compile, on how much."""
+    """How models are run: in training or not, by a mode of torch.compile, on so many texts of a
+    length, or so many images."""
 
     train: bool
     mode: str
     batch: int
     length: int
+    images: int
 
     def inputs(self, architecture: Architecture) -> Inputs:
         """Inputs on the device, images in channels-last order."""
         torch.manual_seed(1)
         made = architecture.inputs(self.batch, self.length)
         if "pixel_values" in made and len(made) == 1:
-            made = architecture.inputs(self.batch * IMAGES_A_TEXT, self.length)
+            made = architecture.inputs(self.images, self.length)
         on_device = {k: v.cuda() for k, v in made.items()}
         if "pixel_values" in made:
             pixels = on_device["pixel_values"]
@@ -210,7 +216,7 @@ def warm(args: argparse.Namespace, names: list[str]) -> dict[str, float]:
     took: dict[str, float] = {}
     command = [sys.executable, "-m", "bench.zoo_times", "--peers", args.peers, "--compile-only"]
     command += ["--mode", args.mode, "--batch", str(args.batch), "--length", str(args.length)]
-    command += [] if args.train else ["--infer"]
+    command += [*([] if args.train else ["--infer"]), *(["--small"] if args.small else [])]
     while waiting or running:
         while waiting and len(running) < args.warm:
             name = waiting.pop(0)
@@ -270,22 +276,44 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--models", default="", help="comma-separated names")
+    made.add_argument("--infer", dest="train", action="store_false")
+    made.add_argument("--mode", default="default")
+    made.add_argument("--batch", type=int, default=8)
+    made.add_argument("--length", type=int, default=512)
+    made.add_argument("--small", action="store_true", help="one short text, or one image")
+    made.add_argument("--peers", default=",".join(PEERS))
+    made.add_argument("--warm", type=int, default=0)
+    made.add_argument("--compile-only", action="store_true")
+    made.add_argument("--generate", action="store_true", help="tokens a second of generate")
+    made.add_argument("--batches", default=",".join(map(str, generation.BATCHES)))
+    made.add_argument("--caches", default="static,dynamic")
+    made.add_argument("--out", type=Path, default=None)
+    return made
+
+
+def setting_of(args: argparse.Namespace) -> Setting:
+    """How models are run by a command line."""
+    if args.small:
+        return Setting(args.train, args.mode, 1, SMALL, 1)
+    return Setting(args.train, args.mode, args.batch, args.length, args.batch * IMAGES_A_TEXT)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", default="", help="comma-separated names")
-    parser.add_argument("--infer", dest="train", action="store_false")
-    parser.add_argument("--mode", default="default")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--warm", type=int, default=0)
-    parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--out", type=Path, default=None)
-    args = parser.parse_args()
+    args = parser().parse_args()
     names = [n for n in args.models.split(",") if n]
-    chosen = [a for a in MODELS if not names or a.name in names]
-    setting = Setting(args.train, args.mode, args.batch, args.length)
     peers = tuple(args.peers.split(","))
+    if args.generate:
+        batches = tuple(map(int, args.batches.split(",")))
+        caches = tuple(args.caches.split(","))
+        wanted = tuple(names) or generation.MODELS
+        generation.measure_all(wanted, batches, caches, peers, lambda o: _keep(args, o, {}))
+        return
+    chosen = [a for a in MODELS if not names or a.name in names]
+    setting = setting_of(args)
     if args.compile_only:
         for a in chosen:
             compile_only(a, setting, peers)
@@ -299,37 +327,45 @@ def main() -> None:
             outcomes.append(Outcome(a.name, failures={"all": f"{type(e).__name__}: {e}"[:300]}))
         print(row(outcomes[-1]), outcomes[-1].failures or "", flush=True)
         torch.cuda.empty_cache()
-        if args.out is not None:  # after each model, so that a run that is cut short is not lost
-            args.out.write_text(json.dumps(_report(args, outcomes, took), indent=1) + "\n")
+        _keep(args, outcomes, took)
     print(table(outcomes))
 
 
+def _keep(args: argparse.Namespace, outcomes: Sequence[Any], took: dict[str, float]) -> None:
+    """Writes what there is so far, so that a run that is cut short is not lost."""
+    if args.out is not None:
+        args.out.write_text(json.dumps(_report(args, outcomes, took), indent=1) + "\n")
+
+
 def _report(
-    args: argparse.Namespace, outcomes: list[Outcome], took: dict[str, float]
+    args: argparse.Namespace, outcomes: Sequence[Any], took: dict[str, float]
 ) -> dict[str, Any]:
-    models: list[dict[str, Any]] = []
-    for o in outcomes:
-        entry: dict[str, Any] = {"model": o.name, "failures": o.failures, "kernels": o.kernels}
-        for name in (
-            "milliseconds",
-            "busy",
-            "compile_s",
-            "peak_mib",
-            "loss_error",
-            "gradient_error",
-        ):
-            entry[name] = {k: float(f"{v:.4g}") for k, v in getattr(o, name).items()}
-        entry["longest"] = o.longest
-        models.append(entry)
+    method = generation.__doc__ if args.generate else __doc__
     return {
         "date": datetime.date.today().isoformat(),
-        "method": " ".join((__doc__ or "").split()),
+        "method": " ".join((method or "").split()),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(),
         "arguments": {k: str(v) for k, v in vars(args).items()},
         "cold_s": {k: round(v, 1) for k, v in took.items()},
-        "models": models,
+        "models": [_entry(o) for o in outcomes],
     }
+
+
+def _entry(outcome: Any) -> dict[str, Any]:
+    """An outcome as JSON has it: figures of four digits."""
+    found = asdict(outcome)
+    found["model"] = found.pop("name", None) or found["model"]
+    return {k: _short(v) for k, v in found.items()}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        known = cast("dict[str, Any]", value)
+        return {k: _short(v) for k, v in known.items()}
+    return value
 
 
 if __name__ == "__main__":

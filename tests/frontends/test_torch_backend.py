@@ -375,6 +375,28 @@ def test_a_region_of_one_operator_is_left_to_torch() -> None:
     assert report.left == [("aten.add.Tensor", "alone: torch's own kernel moves the same bytes")]
 
 
+def test_a_constant_that_one_operator_reads_is_a_kernel_less() -> None:
+    """torch fills a tensor of one element, and then chooses; a kernel has the number."""
+
+    (report,) = assert_as_eager(lambda m, x: torch.where(m, x, torch.full((1, 4), 2.0)), *masked())
+    (region,) = report.regions
+    assert [str(n.target) for n in region.part.owned if "where" in str(n.target)] == [
+        "aten.where.self"
+    ]
+    # one that torch makes anyway is none
+    given = torch.full((1, 4), 2.0)
+    (report,) = assert_as_eager(lambda m, x: torch.where(m, x, given), *masked())
+    assert report.regions == ()
+    (report,) = assert_as_eager(
+        lambda m, x: (lambda c: (torch.where(m, x, c), c))(torch.full((1, 4), 2.0)), *masked()
+    )
+    assert report.regions == ()
+
+
+def masked() -> tuple[Any, Any]:
+    return rand(3, 4) > 0, rand(3, 4)
+
+
 @pytest.mark.parametrize(
     ("mode", "wanted"),
     [

@@ -3,6 +3,7 @@ graphs are of tensors without memory, the trees are stood in for; tests/gpu runs
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 import fusewright.frontends.torch as door  # noqa: E402
 from fusewright.frontends.torch.recording import Recordings  # noqa: E402
+from fusewright.frontends.torch.saving import cut, is_kept  # noqa: E402
 
 
 def graph(fn: Callable[..., Any], *devices: str) -> Any:
@@ -65,14 +67,22 @@ def test_a_graph_on_one_gpu_is_recorded(told: list[dict[str, Any]]) -> None:
 
 
 def test_what_the_forward_graph_kept_stays_where_it_is(told: list[dict[str, Any]]) -> None:
-    def backward(x: Any, y: Any) -> Any:
-        return x * y
+    def joint(primals: list[Any], tangents: list[Any]) -> Any:
+        (x, y), (dx, dy) = primals, tangents
+        return [x.sin() * y, x @ y, dx * y * x.cos() + dy * y, dx * x.sin() + dy * x]
 
-    module = graph(backward, "cuda:1", "cuda:1")
-    kept, tangent = (n for n in module.graph.nodes if n.op == "placeholder")
-    kept.name, tangent.name = "mul", "tangents_1"
+    with FakeTensorMode():
+        x, y, dx, dy = (torch.empty(4, device="cuda:1") for _ in range(4))
+        both = make_fx(joint)([x, y], [dx, dy.sum()])
+        forward, module = cut(both, [], num_fwd_outputs=2)
+    (output,) = (n for n in forward.graph.nodes if n.op == "output")
+    kept = [n.name for n in output.args[0][2:]]
+    given = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+    assert given[: len(kept)] == kept and len(given) == len(kept) + 2
+    for n in module.graph.nodes:  # its name says nothing
+        n.name = f"tangents_{n.name}" if n.name in kept else n.name.replace("tangents", "kept")
     Recordings().plan(module, "backward").wrap(run)
-    assert told[0]["static_input_idxs"] == [0]
+    assert told[0]["static_input_idxs"] == list(range(len(kept)))
     assert (told[0]["device_index"], told[0]["is_backward"]) == (1, True)
 
 
@@ -115,6 +125,42 @@ def test_changing_sizes_are_left_where_torch_says_so(monkeypatch: pytest.MonkeyP
     next(iter(module.graph.nodes)).meta["val"] = size
     reason = Recordings().plan(module, "inference").reason
     assert reason is not None and "its sizes change" in reason
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_backward_graphs_know_what_is_kept(*, dynamic: bool) -> None:
+    """Of a graph as torch hands it to the compiler: sizes and tensors that are kept come first."""
+    found: list[list[tuple[bool, Any]]] = []
+
+    def compile_graph(name: str) -> Callable[[Any, Any], Any]:
+        def compiled(module: Any, example_inputs: Any) -> Any:
+            nodes = [n for n in module.graph.nodes if n.op == "placeholder"]
+            if name == "backward":
+                found.append([(is_kept(n), n.meta["val"]) for n in nodes])
+            return nop(module, example_inputs)
+
+        return compiled
+
+    common = importlib.import_module("torch._dynamo.backends.common")
+    nop = importlib.import_module("torch._functorch.compilers").nop
+    backend = common.aot_autograd(
+        fw_compiler=compile_graph("forward"), bw_compiler=compile_graph("backward"),
+        partition_fn=cut,
+    )  # fmt: skip
+    torch.compiler.reset()
+
+    def f(tangents: Any, w: Any) -> Any:
+        y = (tangents @ w).sin()
+        return y.exp(), y.sum(0)
+
+    x, w = torch.randn(5, 3, requires_grad=True), torch.randn(3, 7, requires_grad=True)
+    a, b = torch.compile(f, backend=backend, dynamic=dynamic)(x, w)
+    (a.sum() + b.square().sum()).backward()
+    (arguments,) = found
+    assert [kept for kept, _ in arguments][-2:] == [False, False]
+    assert all(kept for kept, _ in arguments[:-2]) and len(arguments) >= 4
+    assert any(isinstance(v, torch.SymInt) for _, v in arguments) == dynamic
+    assert [tuple(map(int, v.shape)) for _, v in arguments[-2:]] == [(5, 7), (7,)]
 
 
 def test_a_backward_graph_follows_its_forward_graph(

@@ -110,7 +110,7 @@ def places_of(
     def fits(n: Any, u: Any) -> bool:
         if u.op == "output":
             return whole(n) in returned
-        return u in kept or reads_addresses(u) or _is_plain(u)
+        return u in kept or reads_addresses(u) or is_plain(u)
 
     kept: dict[Any, Place] = {}
     for n in reversed(nodes):
@@ -183,7 +183,7 @@ def _nodes(value: Any) -> list[Any]:
 def _is_new(node: Any) -> bool:
     """Whether a node's tensor has memory of its own."""
     source = node.args[0] if is_getitem(node) else node
-    return isinstance(source.target, Region) or _is_plain(source)
+    return isinstance(source.target, Region) or is_plain(source)
 
 
 def _place(view: Any, found: Mapping[Any, Lying]) -> Place | None:
@@ -209,7 +209,7 @@ def _is_known(node: Any, found: Mapping[Any, Lying]) -> bool:
     return (x.shape, x.strides) == (tuple(value.shape), tuple(value.stride()))
 
 
-def _is_plain(node: Any) -> bool:
+def is_plain(node: Any) -> bool:
     """Whether a node is an operator that writes to nothing, and returns tensors of their own."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False

@@ -68,7 +68,8 @@ def partition(graph: Any, options: Options) -> GraphPartition:
     regions: list[tuple[Any, ...]] = []
     found = _small_ones_joined(_components(nodes, level), level, constants, options.min_ops)
     for members in _siblings_joined(found, level, constants):
-        if _computing(members) + _reductions(members) >= options.min_ops or _has_own(members):
+        launches = _computing(members) + _reductions(members) + _own_constants(members, constants)
+        if launches >= options.min_ops or _has_own(members):
             regions.append(_without_first_views(members))
         else:
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
@@ -239,6 +240,21 @@ def _is_sibling(group: _Siblings, members: Sequence[Any], read: Mapping[Any, int
 def _computing(members: Sequence[Any]) -> int:
     """How many of the nodes compute something."""
     return sum(1 for n in members if not is_view(n) and not is_getitem(n))
+
+
+def _own_constants(members: Sequence[Any], constants: Mapping[Any, None]) -> int:
+    """How many tensors torch would make of numbers alone for these nodes, and for no others, each
+    by a kernel of its own: the zero of `where(mask, 0, x)` is a number in a kernel of ours."""
+    inside = dict.fromkeys(members)
+    waiting = [p for n in members for p in n.all_input_nodes]
+    found = 0
+    while waiting:
+        p = waiting.pop()
+        if p in constants and p not in inside and all(u in inside for u in p.users):
+            inside[p] = None
+            waiting += p.all_input_nodes
+            found += not is_view(p)
+    return found
 
 
 def _has_own(members: Sequence[Any]) -> bool:

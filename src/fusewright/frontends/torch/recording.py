@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from fusewright.frontends.torch.calls import is_control_flow, tensors_of
 from fusewright.frontends.torch.library import torch
+from fusewright.frontends.torch.saving import is_kept
 
 _log = logging.getLogger("fusewright.torch")
 
@@ -236,8 +237,7 @@ def _static(module: Any, side: str) -> Sequence[int]:
     """The positions of the arguments that lie where they lay in the last call: parameters, buffers,
     and in a backward graph what the forward one has kept, which is memory of its recording."""
     if side == "backward":
-        names = [n.name for n in _arguments(module)]
-        return [k for k, name in enumerate(names) if "tangents" not in name]
+        return [k for k, n in enumerate(_arguments(module)) if is_kept(n)]
     context = torch._guards.TracingContext.try_get()
     known = context.fw_metadata if context else None
     return () if known is None else tuple(known.static_input_indices)

@@ -25,12 +25,30 @@ _partitioners: Any = importlib.import_module("torch._functorch.partitioners")
 _graph_compile: Any = importlib.import_module("torch._functorch._aot_autograd.graph_compile")
 
 
-def cut(joint: Any, *args: Any, **kwargs: Any) -> Any:
-    """The forward and the backward graph of a joint one, as torch asks for them."""
+_KEPT = "fusewright_kept"
+"""What the arguments of a backward graph carry that the forward graph keeps for it."""
+
+
+
+def cut(joint: Any, *args: Any, num_fwd_outputs: int, **kwargs: Any) -> tuple[Any, Any]:
+    """The forward and the backward graph of a joint one, as torch asks for them, the forward one
+    with so many results of its own. What it returns beside these, the backward graph takes first;
+    the cotangents follow."""
     tell_permutations(joint.graph)
     keep_places(joint.graph)
     with _told():
-        return _partitioners.min_cut_rematerialization_partition(joint, *args, **kwargs)
+        split = _partitioners.min_cut_rematerialization_partition
+        forward, backward = split(joint, *args, num_fwd_outputs=num_fwd_outputs, **kwargs)
+    (output,) = (n for n in forward.graph.nodes if n.op == "output")
+    given = [n for n in backward.graph.nodes if n.op == "placeholder"]
+    for n in given[: len(output.args[0]) - num_fwd_outputs]:
+        n.meta[_KEPT] = True
+    return forward, backward
+
+
+def is_kept(argument: Any) -> bool:
+    """Whether an argument of a backward graph is what the forward graph has kept for it."""
+    return _KEPT in argument.meta
 
 
 @contextlib.contextmanager

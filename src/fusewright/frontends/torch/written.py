@@ -22,7 +22,9 @@ def call(boxed):
 
 What holds for all regions is asked once. Views that only kernels read are addresses, those that
 plain operators read are made by `reinterpret`, but for the first one of a region's result, as which
-the result is allocated (frontends/torch/lying).
+the result is allocated (frontends/torch/lying). A result is made in the memory of one that nobody
+reads any more (frontends/torch/reuse), `z = y if is_own else empty(..)`, as long as kernels have
+made all results of the call: what torch computes instead may show memory of others.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from fusewright.frontends.torch.direct import Directly, reinterpreted
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.lying import Lying, Place, made_as_views, places_of, rooted_in
 from fusewright.frontends.torch.region import Region
+from fusewright.frontends.torch.reuse import Result, reused
 from fusewright.runtime.arrays import Device
 from fusewright.runtime.config import active
 from fusewright.runtime.torch_calls import VECTOR_MASK, Steps, torch_api
@@ -46,7 +49,9 @@ After = Callable[[Region], Callable[..., Sequence[Any]]]
 """What computes a call of a region of which the kernels failed: of the error and arguments."""
 _SAFE = ("aten", "prims")
 """Operators that change no stream."""
-_OWN = ("call", "boxed", "stream", "scratch", "error", "_", "hasattr", "Exception", "slice")
+_OWN = (
+    "call", "boxed", "stream", "scratch", "is_own", "error", "_", "hasattr", "Exception", "slice",
+)  # fmt: skip
 """The names of the text itself."""
 
 
@@ -154,12 +159,18 @@ class _Text:
         """These views, and how they lie."""
         if names["reinterpret"] is not None:
             self._find_places(found)
+        lying = {n: self._lying(n, steps) for n, steps in regions.items()}
+        self._reused = reused(self._graph, found, lying, _keeps_stream)
+        """The results that are made in the memory of others."""
+        self._names_of: dict[Result, str] = {}
+        """The names of results so far."""
 
     def text(self, device: int, *, asks_gradients: bool) -> str:
         """The function `call` on a device."""
         blocks = [self._block(n) for n in self._graph.nodes if n.op != "placeholder"]
         given = [self._local[n] for n in self._graph.nodes if n.op == "placeholder"]
         first = _Block([f"[{', '.join(given)}] = boxed", "boxed.clear()"], {}, tuple(given))
+        first.lines += ["is_own = True"] if self._reused else []
         asked = [
             "active() is not config",
             f"current_device() != {device}",
@@ -217,8 +228,7 @@ class _Text:
         called = self._constant(word, self._directly.of(n))
         name = self._local[n]
         lines = [f"{name} = {called}({', '.join(args)})"]
-        known = isinstance(n.target, Region | BuiltinFunctionType)
-        if not known and getattr(n.target, "namespace", "") not in _SAFE:
+        if not _keeps_stream(n):
             lines.append(f"stream = stream_of({next(iter(self._regions.values())).device})")
         return _Block(lines, reads, (name,))
 
@@ -307,6 +317,7 @@ class _Text:
         addresses, tests, is_never = self._given(n, steps, reads, lines)
         results = self._results(n, steps)
         own = {k: results[k] for k in steps.made}
+        self._names_of |= {(n, k): name for k, name in own.items()}
         given = ", ".join(self._value(a, reads) for a in n.args)
         name = self._constant(f"call_{region.__name__}", region)
         unpacked = ", ".join(own.get(k, "_") for k in range(len(results)))
@@ -314,10 +325,11 @@ class _Text:
             f"{own[k]} = reinterpret({own[k]}, {p.shape!r}, {p.strides!r}, 0)"
             for k, p in self._views_of(n).items()
         ]
+        shown += ["is_own = False"] if self._reused else []
         after = self._constant(f"after_{region.__name__}", self._after(region))
         direct = [
             "try:",
-            *(f"  {line}" for line in self._launches(n, steps, own, addresses)),
+            *(f"  {line}" for line in self._launches(n, steps, own, addresses, reads)),
             "except Exception as error:",
             f"  [{unpacked}] = {after}(error{', ' if given else ''}{given})",
             *(f"  {line}" for line in shown),
@@ -374,16 +386,31 @@ class _Text:
         """Of the results of a region's call that are made as views, by number, how these lie."""
         return {r.args[1]: self._shapes[self._views[r]] for r in n.users if r in self._views}
 
+    def _lying(self, n: Any, steps: Steps) -> dict[int, Any]:
+        """How each new result of a region is allocated: shape, strides and dtype."""
+        views = self._views_of(n)
+        kinds = {k: _made(n.target, steps, k) for k in steps.made}
+        return {
+            k: (views[k].shape, views[k].strides, dtype) if k in views else (shape, strides, dtype)
+            for k, (shape, strides, dtype) in kinds.items()
+        }
+
     def _launches(
-        self, n: Any, steps: Steps, own: Mapping[int, str], addresses: Sequence[str]
+        self,
+        n: Any,
+        steps: Steps,
+        own: Mapping[int, str],
+        addresses: Sequence[str],
+        reads: dict[str, None],
     ) -> list[str]:
         lines: list[str] = []
-        views = self._views_of(n)
-        for k, r in own.items():
-            shape, strides, dtype = _made(n.target, steps, k)
-            if k in views:
-                shape, strides = views[k].shape, views[k].strides
-            lines.append(f"{r} = {self._empty(shape, strides, dtype)}")
+        for k, (shape, strides, dtype) in self._lying(n, steps).items():
+            made = self._empty(shape, strides, dtype)
+            if (n, k) in self._reused:
+                old = self._names_of[self._reused[n, k]]
+                reads[old] = None
+                made = f"{old} if is_own else {made}"
+            lines.append(f"{own[k]} = {made}")
         where = [*addresses, *(f"{r}.data_ptr()" for r in own.values())]
         for t in steps.scratch:
             lines.append(f"scratch = {self._empty(*t)}")
@@ -405,6 +432,13 @@ def _made(region: Region, steps: Steps, k: int) -> tuple[Any, Any, Any]:
     """Shape, strides and dtype of a new result by its number."""
     shape, strides, dtype = steps.made[k]
     return shape, region.strides.get(k, strides), dtype
+
+
+def _keeps_stream(n: Any) -> bool:
+    """Whether a node leaves the current stream as it is."""
+    if n.op != "call_function" or isinstance(n.target, Region | BuiltinFunctionType):
+        return True
+    return getattr(n.target, "namespace", "") in _SAFE
 
 
 def _freeing(blocks: Sequence[_Block]) -> Iterable[str]:
