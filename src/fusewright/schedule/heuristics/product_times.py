@@ -19,8 +19,6 @@ from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
 KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
-ALIKE = 1.05
-"""Predicted times within this factor count as equal: the model is no better."""
 
 
 def predicted_us(
