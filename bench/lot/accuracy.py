@@ -104,7 +104,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.first:
-        rating.MARGIN = math.inf
+        rating.is_faster = lambda other, first, known: False
     for path in args.runs:
         rows = list(compared(path))
         print(f"{path.name}: {summary([r for r in rows if not r.is_cached])}")

@@ -81,7 +81,36 @@ class Calibration:
                               8 to 17 MB of 257 x 256 x 131072, 513 x 1024 x 32768 and 1025 x 1024 x
                               65536, exchanged, took 1.3 us more for each (one H100, 2026-11-26)
 
+    What the model is off by, where candidates are compared:
+        margin                how much faster another candidate has to be predicted than the first
+                              one of the rules: what the model is off in the root mean square over
+                              draws (H200, 2026-11-23, `bench.lot.accuracy`)
+        kin_margin            the same of a candidate of the same scheduler, for which the model
+                              errs in much the same way: of 77 draws it takes six others than
+                              without, 1.44, 1.39, 1.27, 1.20, 1.03 and 0.99 times as fast; a margin
+                              of 1.15 takes two of them, one of 1.0 16 more, which are 1.00 times as
+                              fast (H100, 2026-11-27, `bench.lot.variants`)
+        sure_margin           the same of a candidate that is behind in nothing that may decide:
+                              what is measured twice differs by less
+        doubt                 by how much a single resource of a launch may be predicted wrong: of
+                              25 kernels the instructions that the model counts were 0.37 to 1.8
+                              times those of their machine code (notes/measured.md)
+
     What products by warpgroups are off by, where they are ranked:
+        product_margin        within which predicted times count as equal where a second kernel, a
+                              copy or more blocks are weighed against none: the model is no better
+        repeated_margin       the same of plans of one kernel, as measured times do: of 5121 x 5120
+                              x 5120 and 1025 x 28672 x 4096 plans that were predicted 1.02 to 1.05
+                              times as long, of fewer lines, took 1.03 to 1.07 times as long (one
+                              H100, 2026-11-26)
+        promoted_margin       the same where sums leave the accumulators on the way, which makes
+                              narrow tiles slower than they are predicted: of 8193 x 8192 x 8192 in
+                              8 bits tiles of 128 x 128 took 1.12 times those of 128 x 192 and were
+                              predicted 0.99 times (one H100, 2026-11-26)
+        widths_share          of the sums of all rounds with tiles of the menu, those with tiles of
+                              a width between that are worth it: 6144 x 6144 x 6144 takes as long
+                              with tiles of 256 x 144 as with 128 x 256, of as many sums (651 us,
+                              one H100, 2026-11-26)
         cluster_margin        how much faster a plan in clusters has to be predicted than others:
                               twice what the model is off in the root mean square. Of nine measured
                               plans in clusters none was faster than the same one without by more
@@ -93,6 +122,12 @@ class Calibration:
                               of a ring back: tiles of 192 x 192 by three took 1.13 to 1.22 times as
                               long as the same prediction of two (4097 x 4104 x 4104 on an H200,
                               4096 x 4096 x 4104 on an H100, 2026-11-26)
+
+    Of machine code:
+        code_nbytes           that a multiprocessor runs without waiting for it: as vectors of a
+                              thread were doubled, 11, 22, 44 and 88 KB took 160, 160, 169 and 198
+                              us, 40, 80, 160 and 320 KB 238, 264, 319 and 415 us (two kernels, one
+                              H100, 2026-11-26)
     """
 
     chip: str
@@ -130,9 +165,18 @@ class Calibration:
     box_overlap: float
     box_cluster_us: float
     across_weight: float
+    margin: float
+    kin_margin: float
+    sure_margin: float
+    doubt: float
+    product_margin: float
+    repeated_margin: float
+    promoted_margin: float
+    widths_share: float
     cluster_margin: float
     alone_margin: float
     cluster_warpgroups: int
+    code_nbytes: int
 
 
 PRODUCT_FIGURES = (
@@ -162,6 +206,14 @@ FITTED = (
     "overlap",
     "tile_overlap",
     "across_weight",
+    "margin",
+    "kin_margin",
+    "sure_margin",
+    "doubt",
+    "product_margin",
+    "repeated_margin",
+    "promoted_margin",
+    "widths_share",
     "cluster_margin",
     "alone_margin",
     *PRODUCT_FIGURES,
@@ -209,8 +261,17 @@ H200 = Calibration(
     box_overlap=2.8,
     box_cluster_us=2.3,
     across_weight=6.2,
+    margin=1.3,
+    kin_margin=1.1,
+    sure_margin=1.05,
+    doubt=2.0,
+    product_margin=1.05,
+    repeated_margin=1.01,
+    promoted_margin=1.05,
+    widths_share=0.97,
     cluster_margin=1.15,
     alone_margin=1.1,
     cluster_warpgroups=2,
+    code_nbytes=32 * 1024,
 )
 """The one chip that was measured: all targets use its figures until theirs are."""

@@ -87,9 +87,6 @@ from fusewright.host.segment import Segment, segments
 from fusewright.host.subspans import Subspan
 from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.rating import (
-    KIN_MARGIN,
-    MARGIN,
-    SURE_MARGIN,
     Decisions,
     decided,
 )
@@ -235,7 +232,7 @@ def _of_terms(moves: Fusion, target: Target) -> list[Form]:
     if terms is moves:
         return []
     forms = _forms(terms, moves_to_hoist(terms, target), target)
-    return [replace(f, handicap=f.handicap / KIN_MARGIN) for f in forms]
+    return [replace(f, handicap=f.handicap / target.calibration.kin_margin) for f in forms]
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:
@@ -255,7 +252,7 @@ def _stored(form: Form) -> set[str]:
 def _could_gain(form: Form, clock: _Clock) -> bool:
     """Whether other loops could help: there are kernels to join, or one that is far from the time
     in which memory moves its bytes."""
-    return len(form.formation.groups) > 1 or clock.us(form) > MARGIN * clock.least_rank(form)
+    return len(form.formation.groups) > 1 or clock.is_far(form)
 
 
 def _is_other(merged: Form, form: Form) -> bool:
@@ -360,7 +357,9 @@ def _whole(joined: Fusion, cut: Fusion, target: Target) -> list[_Cut]:
     narrow = nest_reductions(chunk_reductions(joined, target, may_hold=True))
     rows = row_partials(rows_of_reductions(narrow, target), target)
     whole = _in_parts(rows, target, may_hold=True)
-    return [_Cut(whole, 1, SURE_MARGIN, HELD_MARGIN)] if _parts(whole) < count else []
+    if _parts(whole) >= count:
+        return []
+    return [_Cut(whole, 1, target.calibration.sure_margin, HELD_MARGIN)]
 
 
 def _parts(fusion: Fusion) -> int:
@@ -381,12 +380,12 @@ def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
     if len(clusters.values) > len(walks.values):
         found.append(_Cut(_in_parts(clusters, target)))
     if has_scans and split_scans(walks, target) is not walks:
-        found.append(_Cut(_in_parts(walks, target, whole_scans=True), 1, MARGIN))
+        found.append(_Cut(_in_parts(walks, target, whole_scans=True), 1, target.calibration.margin))
     if reductions_before_scans(walks):
-        found.append(_Cut(_in_parts(walks, target), 1, MARGIN, scans_apart=True))
+        found.append(_Cut(_in_parts(walks, target), 1, target.calibration.margin, scans_apart=True))
     if len(walks.values) == len(apart.values) and not has_scans:
         return found
-    return [*found, _Cut(_in_parts(apart, target), SHORTEST, MARGIN**2)]
+    return [*found, _Cut(_in_parts(apart, target), SHORTEST, target.calibration.margin**2)]
 
 
 def cluster_partials(narrow: Fusion, target: Target) -> Fusion:
@@ -464,6 +463,10 @@ class _Clock:
         """A time that `rank` is not below, whatever the schedules."""
         bounds = (_least_us(x, self._target) for x in self._launches(form))
         return sum(bounds) * form.handicap
+
+    def is_far(self, form: Form) -> bool:
+        """Whether the time of a form is above the least by more than the model errs."""
+        return self.us(form) > self._target.calibration.margin * self.least_rank(form)
 
     def is_within(self, form: Form, limit: float) -> bool:
         """Whether the time by which a form is compared may be below a limit, as far as that has to

@@ -19,6 +19,7 @@ from fusewright.dtypes import bfloat16, dtype_of
 from fusewright.errors import UnsupportedError
 from fusewright.kir import ir
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
+from fusewright.kir.passes.elect_issuers import elect_issuers
 from fusewright.kir.text import parse_kernel
 from fusewright.target import target_of
 
@@ -26,7 +27,7 @@ HOPPER, AMPERE = target_of("sm_90a"), target_of("sm_80")
 
 
 def named(name: str) -> ir.Kernel:
-    return packed(next(c for c in SUITE if c.name == name).kernel())
+    return elect_issuers(packed(next(c for c in SUITE if c.name == name).kernel()))
 
 
 def ids(kernel: ir.Kernel) -> set[int]:

@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+import fusewright as fw
 from fusewright.core.node import Node, rewrite
 from fusewright.cuda.emit import emit
 from fusewright.errors import SpecError
-from fusewright.kir.ir import Alloc, Kernel, Lanes, Load
+from fusewright.kir.ir import Alloc, Kernel, Lanes, Load, Role
+from fusewright.kir.passes.elect_issuers import elect_issuers
 from fusewright.kir.passes.keep_words import keep_words
 from fusewright.kir.passes.locate_loads import locate_loads
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
+from fusewright.kir.traverse import walk_statements
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -36,6 +39,24 @@ NEXT = """r[0..8] = load x[3*tx] begins anywhere
     r[0..8] = load x[3*tx + 32*i + 32] if (tx + i < 70) else 1.0:bfloat16 begins anywhere
   }"""
 RAGGED = "shared s: bfloat16[512] align 16 offset 0\nr[0..8] = load s[8*tx] if (tx < 9) lanes 0..5"
+
+
+ROLES = """kernel k {
+  param x: float32[1024] align 16
+  grid (bx < 1)
+  block (tx < 64)
+  shared s: float32[256] align 16 offset 0
+  shared full: uint64[2] offset 1024
+  roles {
+    role warps 0..1 {
+      mbar_wait #0 full[0] parity 0
+    }
+    role warps 1..2 {
+      mbar_expect #1 full[0] nbytes 512 by thread 33
+      bulk_load s[0] = x[128*bx] size 128 on full[0] by thread 33
+    }
+  }
+}"""
 
 
 def of(load: str, use: int = 3) -> Kernel:
@@ -92,6 +113,35 @@ def test_loads_that_stay_in_their_buffer_have_no_choice_of_address() -> None:
     assert " : 0)" in emit(of(RAGGED), TARGET)
     beyond = of(RAGGED.replace("8*tx]", "8*tx + 8]"))
     assert locate_loads(beyond) is beyond
+
+
+def test_a_role_says_which_thread_issues_all_of_it_and_an_elected_lane_stands_for_that() -> None:
+    k = elect_issuers(parse_kernel(ROLES))
+    assert "role warps 0..1 {" in print_kernel(k)
+    assert "role warps 1..2 by thread 33 {" in print_kernel(k)
+    assert print_kernel(parse_kernel(print_kernel(k))) == print_kernel(k)
+    assert elect_issuers(k) is k and elect_issuers(whole := of(WHOLE)) is whole
+    assert "const bool leads = fw_elected() && (tx >> 5) == 1;" in emit(k, TARGET)
+    assert "if (tx == 33) {" in emit(parse_kernel(ROLES), TARGET)
+    check_kernel(k, "packed", target=TARGET)
+
+
+def test_the_warp_that_brings_the_tiles_of_a_product_has_one_issuer() -> None:
+    specs = [fw.TensorSpec((512, 512), "bfloat16")] * 2
+    (kernel,) = fw.compile(fw.trace(lambda a, b: fw.matmul(a, b), *specs), "sm_90a").kernels
+    roles = [s for s in walk_statements(kernel.ir) if isinstance(s, Role)]
+    assert [r.issuer is None for r in roles] == [True, False]
+    assert kernel.cuda.count("= fw_elected() &&") == 1
+
+
+def test_another_issuer_is_refused() -> None:
+    other = rewrite(elect_issuers(parse_kernel(ROLES)), claims_issuer)
+    with pytest.raises(SpecError, match=r"check 'proved facts'.*thread 34 is not known to issue"):
+        check_kernel(other, "final", target=TARGET)
+
+
+def claims_issuer(n: Node) -> Node:
+    return replace(n, issuer=34) if isinstance(n, Role) and n.issuer is not None else n
 
 
 def claims_words(n: Node) -> Node:

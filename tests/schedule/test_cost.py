@@ -26,7 +26,7 @@ from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, bound_us, cost, resident_blocks
 from fusewright.schedule.heuristics.rating import Rated, decide, decided, rate
 from fusewright.schedule.heuristics.work import MovedArray as Array, Work, work_of
-from fusewright.target import target_of
+from fusewright.target import Target, target_of
 
 TARGET = target_of("sm_90a")
 MEASURED = Path(__file__).parents[2] / "bench" / "results-2026-11-22-h200.json"
@@ -316,11 +316,11 @@ def test_a_candidate_that_the_group_has_no_use_for_is_refused_with_the_reason() 
     assert any(isinstance(c, Refused) and "too few blocks" in c.why for c in found)
 
 
-def choice(fn: Any, *specs: Any) -> tuple[Params, Params | None]:
+def choice(fn: Any, *specs: Any, target: Target = TARGET) -> tuple[Params, Params | None]:
     """The first candidate of the rules for a program of one kernel, and what is clearly better."""
     (segment,) = segments_of(fn, *specs)
-    params = schedule_group(segment.dataflow(), TARGET)
-    return params, decided(segment.dataflow, TARGET)[0].better
+    params = schedule_group(segment.dataflow(), target)
+    return params, decided(segment.dataflow, target)[0].better
 
 
 class OneOther(Ways):
@@ -363,13 +363,13 @@ def test_what_takes_the_time_of_its_traffic_is_not_rated(monkeypatch: pytest.Mon
     assert [better for _, better in found] == [None, None]
 
 
-def test_a_slightly_faster_candidate_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The margin is what the model may be off."""
-    shape = (339, 5224, 32)
-    assert choice(rolled_scan, (shape, "float16"))[1] is not None
-    monkeypatch.setattr(rating, "MARGIN", 50.0)
-    monkeypatch.setattr(rating, "KIN_MARGIN", 50.0)
-    assert choice(rolled_scan, (shape, "float16"))[1] is None
+def test_a_slightly_faster_candidate_is_left() -> None:
+    """The margin is what the model may be off, and a figure of the target."""
+    case = (339, 5224, 32), "float16"
+    assert choice(rolled_scan, case)[1] is not None
+    known = dataclasses.replace(TARGET.calibration, margin=50.0, kin_margin=50.0)
+    unsure = dataclasses.replace(TARGET, calibration=known)
+    assert choice(rolled_scan, case, target=unsure)[1] is None
 
 
 LIMITED = (("memory", 60.0), ("issue", 90.0), ("access", 3.0))

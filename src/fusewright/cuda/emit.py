@@ -26,7 +26,6 @@ from fusewright.cuda.writer import Spellings, Writer, constant_size
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
-from fusewright.kir.analysis.uniformity import only_issuer
 from fusewright.kir.ir import Buffer, Kernel, Reg
 from fusewright.memory import Memory
 from fusewright.target import WARP_SIZE, Target
@@ -182,10 +181,10 @@ def _roles(w: Writer, s: ir.Roles) -> None:
 
 
 def _role(w: Writer, role: ir.Role) -> None:
-    """What a role does. Where all of it is issued by one thread, an elected lane of its warp stands
-    for it: of that lane the compiler knows that it is alone, so that what it issues takes no loop
-    over lanes (PTX ISA, "elect.sync")."""
-    issuer, w.role = only_issuer(role, w.kernel), role
+    """What a role does. An elected lane of the warp of its issuer stands for that thread: of that
+    lane the compiler knows that it is alone, so that what it issues takes no loop over lanes (PTX
+    ISA, "elect.sync")."""
+    issuer, w.role = role.issuer, role
     if issuer is not None:
         name = w.names.of(role, "leads")
         warp = w.condition(equal(floordiv(w.thread(), WARP_SIZE), issuer // WARP_SIZE))

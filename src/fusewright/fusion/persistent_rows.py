@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fusewright.core.instructions import CODE
 from fusewright.fusion.row_alignment import are_short, lanes_of_word, length_from_word
 from fusewright.target import (
+    CLUSTER_SIZES,
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
     MAX_VECTOR_NBYTES,
@@ -20,6 +21,7 @@ from fusewright.target import (
     REGISTER_NBYTES,
     REGISTER_UNIT,
     REGISTERS_PER_SM,
+    SMALL_BLOCK,
     WARP_SIZE,
 )
 
@@ -29,7 +31,7 @@ RAGGED_REGISTERS = 8
 """More of them where the last vectors of a row are loaded under a condition."""
 SKEWED_REGISTERS = 4
 """More of them where rows begin anywhere: for where one does, and for each vector of a thread."""
-LEAST_THREADS = 128
+LEAST_THREADS = SMALL_BLOCK
 RESIDENT_VECTORS = 1088
 """Vectors of 16 bytes of each of two inputs that the rows of a multiprocessor should have under
 way: 1024, and a little, so that a row that is slightly longer is not one of fewer. Of one input
@@ -60,8 +62,6 @@ VECTORS_OF_LANE = 4
 about as many registers as a thread has where a multiprocessor holds half of its threads. Of two
 inputs none was measured."""
 
-CLUSTERS = (2, 4, 8)
-"""Blocks of a cluster that share the rows which no block holds."""
 THREADS_OF_ROWS = 64
 """Threads of a block each of which has rows of its own, as many of them as a word has lanes, so
 that what a block takes at a time is whole words, of rows of any length. The smallest blocks of
@@ -130,7 +130,7 @@ class Held:
         if len(set(self.moving)) != 1 or length % lanes:
             return []
         ring, found = replace(self, is_ring=True), list[Slices]()
-        for cluster in (n for n in CLUSTERS if n <= most):
+        for cluster in (n for n in CLUSTER_SIZES if n <= most):
             own = self.slice(length, cluster)
             room = shared_nbytes // (2 * sum(self.moving) * own)
             blocks = int(min(ring.blocks(own), room))

@@ -24,7 +24,7 @@ from fusewright.schedule.heuristics.product_plans import (
     ProductSizes,
 )
 from fusewright.schedule.heuristics.product_suffix import PARTS, PLAIN, Suffix
-from fusewright.schedule.heuristics.product_times import ALIKE, least_split_us, least_us
+from fusewright.schedule.heuristics.product_times import least_split_us, least_us
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
 from fusewright.schedule.products import (
     WARP_MMA_DTYPES,
@@ -305,8 +305,9 @@ def copied_for_speed(t: Tensor, target: Target) -> tuple[int, ...]:
     apart = [i for i in (0, 1) if sizes.lines[i] > 1]
     if not apart:
         return ()
+    margin = target.calibration.product_margin
     us = {copied: _with_copies_us(t, sizes, copied, target) for copied in _subsets(apart)}
-    return next(copied for copied in us if us[copied] <= ALIKE * min(us.values()))
+    return next(copied for copied in us if us[copied] <= margin * min(us.values()))
 
 
 def _subsets(positions: Sequence[int]) -> list[tuple[int, ...]]:
@@ -434,7 +435,7 @@ def product_slices(t: Tensor, target: Target) -> int:
         return 1
     us = {n: _product_us(t, n, target) for n in _counts(sizes_of(t), target)}
     best = min(us, key=lambda count: us[count])
-    return 1 if us[1] <= ALIKE * us[best] else best
+    return 1 if us[1] <= target.calibration.product_margin * us[best] else best
 
 
 def _part(sizes: ProductSizes, count: int) -> ProductSizes:

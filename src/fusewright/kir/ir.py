@@ -145,11 +145,14 @@ class If(Statement):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Role(Statement):
-    """What warps `first` .. `stop`-1 of the block do; stands directly in a `Roles` only."""
+    """What warps `first` .. `stop`-1 of the block do; stands directly in a `Roles` only. The thread
+    `issuer` issues all that the role does, where there is one, and another lane of its warp could
+    as well (`kir/passes/elect_issuers.py`)."""
 
     first: int
     stop: int
     body: Body
+    issuer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

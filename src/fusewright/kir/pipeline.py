@@ -18,6 +18,7 @@ from fusewright.kir.passes.branch_fills import branch_fills
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
 from fusewright.kir.passes.drop_guards import drop_guards
+from fusewright.kir.passes.elect_issuers import elect_issuers
 from fusewright.kir.passes.expand_reductions import expand_reductions
 from fusewright.kir.passes.expand_scans import expand_scans
 from fusewright.kir.passes.guard_loops import guard_loops
@@ -235,6 +236,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(keep_words),
         "packed",
         "which registers loads fill, from which words, and who reads them stays as it is",
+    ),
+    Pass(
+        "elect_issuers",
+        _for_any_target(elect_issuers),
+        "packed",
+        "which thread issues each statement of a role, under which conditions, stays as it is",
     ),
     Pass(
         "name_symbols",

@@ -19,6 +19,7 @@ from fusewright.kir.analysis.uniformity import (
     is_block_uniform,
     is_cluster_uniform,
     is_warp_uniform,
+    only_issuer,
 )
 from fusewright.kir.analysis.words import kept_in_words, kept_uncut
 from fusewright.kir.checks import (
@@ -43,6 +44,7 @@ from fusewright.kir.ir import (
     Kernel,
     Load,
     RegVar,
+    Role,
     Shuffle,
     Statement,
     Store,
@@ -418,6 +420,8 @@ def _proved(facts: KernelFacts) -> Iterator[Problem]:
     for s in statements:
         if isinstance(s, Load):
             yield from _proved_lanes(s)
+        if isinstance(s, Role) and s.issuer not in (None, only_issuer(s, facts.kernel)):
+            yield s, f"thread {s.issuer} is not known to issue all that the role does, and alone"
 
 
 def _proved_lanes(s: Load) -> Iterator[Problem]:

@@ -487,7 +487,7 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.Shuffle, "{dst}", " = shuffle.", Word("mode"), "(", "{src}", ", ", "{operand}",
               ")", (" width ", "{width}"), assigns=True),
     _template(ir.Roles, "roles ", Braces("body")),
-    _template(ir.Role, "role warps ", "{first}", "..", "{stop}", " ", Braces("body")),
+    _template(ir.Role, "role warps ", "{first}", "..", "{stop}", _BY, " ", Braces("body")),
     _template(ir.CpAsync, "cp_async ", "{dst}", "[", "{index}", "] = ", "{src}", "[",
               "{src_index}", "]", (" width ", "{width}"), _IF, Flag("zero_fill", "zero_fill"),
               (" stop ", "{stop}"), _CACHE),

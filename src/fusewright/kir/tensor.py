@@ -46,14 +46,13 @@ from fusewright.target import (
     MMA_DEPTH_NBYTES,
     MMA_ROWS,
     REGISTER_UNIT,
+    TRANSPOSED_NBYTES,
     Feature,
 )
 
 MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2", "float32")
 """Of float32 the instructions multiply 10 bits of the mantissa, and ignore the others."""
 WARP_MMA_DTYPES = ("bfloat16", "float16")
-TRANSPOSED_NBYTES = 2
-"""Of elements that the instructions read along either axis of a tile."""
 FRAGMENT = 8
 """Registers of an operand of 16 columns."""
 WARP_MMA_REGISTERS = (4, 8, 4)

@@ -14,6 +14,7 @@ from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.products import MMA_DTYPES, WARP_MMA_DTYPES, multiplies
 from fusewright.target import (
+    MATRICES_COLUMNS,
     MAX_MMA_COLUMNS,
     MAX_SET_REGISTERS,
     MAX_THREADS_PER_BLOCK,
@@ -30,9 +31,6 @@ _WARP_ROWS, _GROUP_ROWS, _PAIR = 16, 8, 2
 THREADS_BY_LANES = (Parallel.TIDZ, Parallel.TIDY, Parallel.TIDX)
 """What warps, the rows of their lanes and the pairs of columns of these are bound to, where each
 has a dimension of its own: threads have the same numbers as along one."""
-_WARP_COLUMNS = 2 * MMA_COLUMNS_UNIT
-"""Of a warp's tile, at least: one load of matrices brings the second operand for two
-instructions."""
 
 
 def check_instruction(s: Stage, i: int, what: str) -> None:
@@ -143,11 +141,12 @@ def warp_loops(graph: AxisGraph, s: Stage, warps: tuple[int, int]) -> tuple[Loop
     _check_product(s, what, WARP_MMA_DTYPES)
     outer, (m, n, k) = _tile(graph, s, what)
     rows, columns = (constant_value(x.axis.extent) or 0 for x in (m, n))
-    if not rows or rows % (_WARP_ROWS * down) or not columns or columns % (_WARP_COLUMNS * across):
+    units = _WARP_ROWS * down, MATRICES_COLUMNS * across
+    if not rows or rows % units[0] or not columns or columns % units[1]:
         raise ScheduleError(
-            f"{what}: {rows} x {columns} are not {_WARP_ROWS} rows and {_WARP_COLUMNS} columns, or "
-            f"multiples of them, for each of {down} x {across} warps; split rows and columns by "
-            "such numbers"
+            f"{what}: {rows} x {columns} are not {_WARP_ROWS} rows and {MATRICES_COLUMNS} "
+            f"columns, or multiples of them, for each of {down} x {across} warps; split rows and "
+            "columns by such numbers"
         )
     if down * across * WARP_SIZE > MAX_THREADS_PER_BLOCK:
         raise ScheduleError(

@@ -14,15 +14,17 @@ from fusewright.fusion.strided import Strided, V, fastest_axis, strided_view
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.parallel import Parallel
-from fusewright.target import CP_ASYNC_NBYTES, LINE_NBYTES, MAX_VECTOR_NBYTES
+from fusewright.target import (
+    CP_ASYNC_NBYTES,
+    LINE_NBYTES,
+    MAX_VECTOR_NBYTES,
+    TRANSPOSED_NBYTES,
+)
 
 MMA_DTYPES = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 """Of operands that matrix instructions multiply as they are; float32 is rounded to tf32 first."""
 WARP_MMA_DTYPES = ("bfloat16", "float16")
 """Of operands that the instructions of single warps multiply."""
-TRANSPOSED_NBYTES = 2
-"""Of values that the instructions read along either axis of a tile; those of other sizes lie along
-the axis that is summed over (PTX ISA, "Matrix Descriptor Format": imm-trans-a and -b)."""
 PROMOTED_DEPTH = 128
 """Pairs of 8-bit floats that the accumulators of instructions sum before the sum is added to other
 registers: they keep about 14 bits (DeepSeek-V3 technical report, 3.3.2, which adds as often)."""

@@ -15,11 +15,12 @@ from fusewright.core.expr import Expr, Int, constant_value
 from fusewright.fusion import build, ir
 from fusewright.fusion.ir import Fusion, Tensor
 from fusewright.fusion.passes.rebuild import rebuild
+from fusewright.target import BLOCK
 
 ELEMENTS = 16
 """Elements of a row for each thread that sorts it: four steps of comparisons for each time that
 they are in registers, 32 of these for 64 bits."""
-MOST_SORTED = 4096
+MOST_SORTED = ELEMENTS * BLOCK
 """Elements of a row that a block sorts at most: 256 threads, 22 rounds. Rounds are compared with
 each other for hazards, so that code of 8192 elements takes a minute to make."""
 

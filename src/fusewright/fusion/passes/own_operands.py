@@ -21,9 +21,7 @@ from fusewright.fusion.ir import (
 )
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.rematerialisable import is_rematerialisable
-
-ALIGNMENT = 16
-"""Bytes to which the arrays of such a kernel are aligned: those of its own specs."""
+from fusewright.target import MAX_VECTOR_NBYTES
 
 
 def own_operands(fusion: Fusion) -> Fusion:
@@ -60,7 +58,7 @@ def _lies_ready(o: Tensor) -> bool:
     """Whether a value lies in C order: the caller's, or one that another kernel stores."""
     match o.op:
         case Input(strides=strides, alignment=alignment):
-            return strides == contiguous_strides(o.shape) and alignment >= ALIGNMENT
+            return strides == contiguous_strides(o.shape) and alignment >= MAX_VECTOR_NBYTES
         case Pointwise() | Reduce() | Scan() | Sort() | MatMul() | OwnKernel() | Region():
             return not is_rematerialisable(o)
         case _:

@@ -29,8 +29,9 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.passes.rebuild import rebuild
 from fusewright.fusion.rounded import is_short
+from fusewright.target import MMA_ROWS, WARP_SIZE, WARPGROUP_SIZE
 
-PART_ROWS = 16
+PART_ROWS = MMA_ROWS * WARP_SIZE // WARPGROUP_SIZE
 """Rows of a product's tile that a warp holds (PTX ISA, "Register Fragments for wgmma")."""
 PART_COLUMNS = 64
 """Columns of a part: what the width of every large tile is a multiple of, and the columns of its

@@ -9,7 +9,6 @@ from dataclasses import replace
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.reduction_plans import (
-    CLUSTERS,
     FEW_ELEMENTS_PER_THREAD,
     LEAST_BLOCK,
     LINE_THREADS,
@@ -26,7 +25,13 @@ from fusewright.schedule.heuristics.reduction_plans import (
     power_of_two,
     threads_along,
 )
-from fusewright.target import LINE_NBYTES, REGISTER_NBYTES, WARP_SIZE, Target
+from fusewright.target import (
+    CLUSTER_SIZES,
+    LINE_NBYTES,
+    REGISTER_NBYTES,
+    WARP_SIZE,
+    Target,
+)
 
 
 def of_columns(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -97,7 +102,7 @@ def _columns_shared_out(
 ) -> Iterator[Candidate[ReductionPlan]]:
     """The same of columns that are too few."""
     blocks = -(-rows.rows // (vector * kept))
-    for cluster in reversed(CLUSTERS):
+    for cluster in reversed(CLUSTER_SIZES):
         own = -(-rows.columns // cluster)
         threads = min(down, power_of_two(own))
         fills = blocks * cluster <= target.multiprocessors and cluster <= target.max_cluster
@@ -118,7 +123,7 @@ def _outer_shared(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduc
     for limit in (small, target.shared_nbytes_of_several, target.shared_nbytes_of_one):
         plans = [
             p
-            for cluster in (1, *sorted(n for n in CLUSTERS if n <= target.max_cluster))
+            for cluster in (1, *sorted(n for n in CLUSTER_SIZES if n <= target.max_cluster))
             for kept in _whole_lines(rows)
             if (p := _slice_of_columns(rows, kept, cluster, target)).held_nbytes <= limit
             and rows.rows * cluster >= kept * rows.vector * target.multiprocessors
@@ -142,7 +147,7 @@ def _outer_registers(rows: ReductionFacts, target: Target) -> Iterator[Listed[Re
     have a multiprocessor to themselves. Of half a line, in blocks of 1024 threads, two draws took
     1.1 to 1.3 times as long as read twice (80119 and 80121 of the lot, one H100, 2026-11-27)."""
     what = "columns in registers of a cluster"
-    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    sizes = [n for n in CLUSTER_SIZES if n <= target.max_cluster]
     kept = max(LINE_NBYTES // (rows.vector * rows.item_nbytes), 1)
     for threads in (MAX_THREADS, 2 * MAX_THREADS):
         plans = [

@@ -58,14 +58,6 @@ from fusewright.schedule.schedule import Schedule, ScheduledTensor
 from fusewright.target import MMA_COLUMNS_UNIT, Feature, Target
 
 LEAST_EXCHANGE_NBYTES = 32
-REPEATED = 1.01
-"""Predicted times within this factor count as equal, as measured ones do: of 5121 x 5120 x 5120 and
-1025 x 28672 x 4096 plans that were predicted 1.02 to 1.05 times as long, of fewer lines, took 1.03
-to 1.07 times as long (one H100, 2026-11-26)."""
-PROMOTED = 1.05
-"""The same where sums leave the accumulators on the way, which makes narrow tiles slower than they
-are predicted: of 8193 x 8192 x 8192 in 8 bits tiles of 128 x 128 took 1.12 times those of 128 x 192
-and were predicted 0.99 times (one H100, 2026-11-26)."""
 MAX_COMPUTING = 2
 """Warpgroups that do more with their sums than convert them and leave them to boxes: the registers
 of three hold little beside sums of 192 x 192 (NVRTC 13.0 spills 28 bytes for guarded stores of TT
@@ -193,7 +185,8 @@ class MatmulScheduler(ProductScheduler):
         ordered = sorted(plans, key=lambda p: us[p])
         if not ordered:
             return []
-        alone = PROMOTED if is_promoted(sizes.itemsize) else REPEATED
+        known, promoted = target.calibration, is_promoted(sizes.itemsize)
+        alone = known.promoted_margin if promoted else known.repeated_margin
         near = alone if ordered[0].cluster_size == 1 else 1.0
         alike = [p for p in ordered if us[p] <= near * us[ordered[0]]]
         lines = {p: p.tiles(sizes) * (p.rows + p.columns * p.products) for p in alike}

@@ -39,9 +39,15 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import INSTRUCTION_NBYTES, MAX_VECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import (
+    INSTRUCTION_NBYTES,
+    MAX_VECTOR_NBYTES,
+    SMALL_BLOCK,
+    WARP_SIZE,
+    Target,
+)
 
-THREADS = 128
+THREADS = SMALL_BLOCK
 LARGE_BLOCKS = (256, 512)
 MAX_VECTORS = 8
 BYTES_IN_FLIGHT = 16
@@ -49,10 +55,6 @@ BYTES_IN_FLIGHT = 16
 that covers latency times bandwidth. More, measured on an H200, is never faster (notes/measured)."""
 REUSED = 4
 """Vectors of a thread where they need the same elements of small tensors."""
-CODE_NBYTES = 32 * 1024
-"""Machine code that a multiprocessor runs without waiting for it. Measured on an H100 on 2026-11-26
-on two kernels, as vectors of a thread were doubled: 11, 22, 44 and 88 KB of code took 160, 160, 169
-and 198 us; 40, 80, 160 and 320 KB took 238, 264, 319 and 415 us."""
 MAX_APART = 512
 """Blocks between the vectors of a thread that meet the same elements: a megabyte at most."""
 TIMES = {Fit.WORDS: 1, Fit.CUT: 2, Fit.TAKEN: 2, Fit.PIECES: 8}
@@ -187,7 +189,9 @@ class PointwiseScheduler:
                 wanted, apart = REUSED, period
         most = min(wanted, MAX_VECTORS)
         if most > 1:
-            most = min(most, CODE_NBYTES // max(1, self._code_nbytes() * width))
+            most = min(
+                most, self._target.calibration.code_nbytes // max(1, self._code_nbytes() * width)
+            )
         vectors = 1
         while 2 * vectors <= most and self._fills(2 * vectors * width):
             vectors *= 2

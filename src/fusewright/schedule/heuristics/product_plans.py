@@ -11,6 +11,8 @@ from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.products import is_promoted
 from fusewright.target import (
+    CLUSTER_SIZES,
+    MATRICES_COLUMNS,
     MMA_COLUMNS_UNIT,
     REGISTER_UNIT,
     REGISTERS_PER_SM,
@@ -60,9 +62,6 @@ MAX_ACCUMULATORS = 128
 WIDTHS = ((128, 144, 288), (256, 144, 160))
 """Of tiles of two warpgroups that the menu lacks: rows, the fewest and the most columns. Beside the
 widest `ENOUGH_STAGES` and a part of the results have room."""
-BETWEEN = 0.97
-"""Of the sums of a tile of the menu: 6144 x 6144 x 6144 takes as long with tiles of 256 x 144 as
-with 128 x 256, of as many sums (651 us, one H100, 2026-11-26)."""
 MAX_STAGES = 20
 """Tiles of each operand under way: 16 x 4096 x 4096 takes 13.3, 12.8 and 12.0 us with 8, 12 and 20
 (one H200, 2026-11-23, bench/product-plans-2026-11-23-h200.json); larger tiles fill the memory."""
@@ -73,7 +72,7 @@ took 873 us with whole results and four of them, 915 with thirds and five (one H
 STAGED_COLUMNS = 128
 """Of a result that leave through shared memory together, at most where several parts divide a
 tile's."""
-STAGED_UNIT = 16
+STAGED_UNIT = MATRICES_COLUMNS
 """Columns that a store of matrices takes."""
 AHEAD_UNIT = 32
 """Columns of an input that comes ahead: the rows of boxes are multiples of 32 bytes."""
@@ -85,8 +84,6 @@ MAX_GROUP = 32
 CLUSTERS = (2,)
 """Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
 of 132 multiprocessors surely hold some."""
-SPLIT_CLUSTERS = (2, 4, 8)
-"""Blocks of a cluster that share a depth: they divide the threads of a warpgroup."""
 LEAST_TRIPS = 8
 """Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
 MOST_WORKSPACE = 0.1
@@ -268,7 +265,9 @@ def _between(sizes: ProductSizes, target: Target) -> list[tuple[int, int, int]]:
     for rows, fewest, widest in WIDTHS:
         widths = range(widest, fewest - 1, -STAGED_UNIT)
         found.append(min(((rows, c, 2) for c in widths), key=sums))
-    return [t for t in found if t not in _MENU and sums(t) <= BETWEEN * least]
+    return [
+        t for t in found if t not in _MENU and sums(t) <= target.calibration.widths_share * least
+    ]
 
 
 def _with_ring(
@@ -385,7 +384,7 @@ def in_split_clusters(
     parts = 4 * plan.rows * plan.columns * plan.products
     room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
     stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
-    for n in SPLIT_CLUSTERS:
+    for n in CLUSTER_SIZES:  # they divide the threads of a warpgroup
         stages = min(room // stage, -(-trips // n), MAX_STAGES)
         fits = n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1
         if fits and plan.tiles(sizes) <= target.clusters_at_once(n):

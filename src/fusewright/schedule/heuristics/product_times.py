@@ -23,8 +23,6 @@ PING_PONG_MARGIN = 1.12
 """By how much plans in ping-pong have to be predicted faster: twice the root mean square of the
 logarithm, 0.056, by which 145 other plans of the suites differ from the model (one H100,
 2026-11-27, `bench.product_fit`). None of their own was measured."""
-ALIKE = 1.05
-"""Predicted times within this factor count as equal: the model is no better."""
 
 
 def predicted_us(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fusewright.calibration import Calibration
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul
 from fusewright.schedule.graph import Dataflow
@@ -15,23 +16,6 @@ from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, bound_us, cost
 from fusewright.schedule.heuristics.work import Work, side_by_side, work_of
 from fusewright.target import Target
-
-MARGIN = 1.3
-"""How much faster another candidate has to be predicted than the first one of the rules: what the
-model is off in the root mean square over draws (H200, 2026-11-23, `bench.lot.accuracy`)."""
-
-KIN_MARGIN = 1.1
-"""The same of a candidate of the same scheduler, for which the model errs in much the same way: of
-77 draws it takes six others than without, 1.44, 1.39, 1.27, 1.20, 1.03 and 0.99 times as fast; a
-margin of 1.15 takes two of them, one of 1.0 16 more, which are 1.00 times as fast (H100,
-2026-11-27, `bench.lot.variants`)."""
-
-SURE_MARGIN = 1.05
-"""The same of a candidate that is behind in nothing that may decide: what is measured twice differs
-by less."""
-DOUBT = 2.0
-"""By how much a single resource of a launch may be predicted wrong: of 25 kernels the instructions
-that the model counts were 0.37 to 1.8 times those of their machine code (notes/measured.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,44 +90,46 @@ def decide(ways: Ways, params: Params, target: Target) -> Decision:
     Nothing else is rated where no candidate could be so much faster, or where that gains less than
     a launch costs. Products are ranked by a model of their own.
     """
-    work = work_of(ways.flow, params)
+    known, work = target.calibration, work_of(ways.flow, params)
     own = cost(work, target)
     bound = bound_us(work, target)
     is_product = any(isinstance(s.op, MatMul) for s in ways.flow.stages)
-    if is_product or own.us < max(KIN_MARGIN * bound, bound + target.calibration.launch_us):
+    if is_product or own.us < max(known.kin_margin * bound, bound + known.launch_us):
         ways.settle()
         return Decision(None, own)
-    first, kin_only = _other_than_vectors(params), own.us < MARGIN * bound
+    first, kin_only = _other_than_vectors(params), own.us < known.margin * bound
 
     def wanted(p: Params) -> bool:
         return _other_than_vectors(p) != first and (_is_kin(p, params) or not kin_only)
 
-    decision, known = Decision(None, own), Rated("", params, own)
+    decision, rules = Decision(None, own), Rated("", params, own)
     for c in ways.others(wanted):
         other = Rated(c.what, c.params, cost(work_of(ways.flow, c.params), target))
         is_least = decision.better is None or other.cost.us < decision.cost.us
-        if is_least and _is_faster(other, known):
+        if is_least and is_faster(other, rules, known):
             decision = Decision(other.params, other.cost)
             ways.keep()
     ways.settle()
     return decision
 
 
-def _is_faster(other: Rated, first: Rated) -> bool:
+def is_faster(other: Rated, first: Rated, known: Calibration) -> bool:
     """Whether a candidate is predicted faster than the first one by more than the model errs: by
     less where one scheduler makes both, and by least where both access memory alike too and no
     resource takes longer than before but those that would not limit the first one, though they took
-    `DOUBT` times as long: what the model is off is off for both then."""
+    `doubt` times as long: what the model is off is off for both then."""
     us, first_us = other.cost.us, first.cost.us
-    if us * MARGIN < first_us:
+    if us * known.margin < first_us:
         return True
-    if _is_kin(other.params, first.params) and us * KIN_MARGIN < first_us:
+    if _is_kin(other.params, first.params) and us * known.kin_margin < first_us:
         return True
     before = dict(first.cost.parts)
     return (
         _accesses(other.params) == _accesses(first.params)
-        and us * SURE_MARGIN < first_us
-        and all(t <= max(before.get(name, 0.0), first_us / DOUBT) for name, t in other.cost.parts)
+        and us * known.sure_margin < first_us
+        and all(
+            t <= max(before.get(name, 0.0), first_us / known.doubt) for name, t in other.cost.parts
+        )
     )
 
 

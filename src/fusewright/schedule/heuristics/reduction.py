@@ -8,7 +8,7 @@ read once, into registers or shared memory; where a row fits nowhere every pass 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fusewright.axes.classes import AxisClass
@@ -62,10 +62,10 @@ that every vector has an address of its own: 13 of them spilled 392 bytes a thre
 for 24.2 in a loop, 7 to 9 fit (bfloat16[8, 2, 13, 50257] over (1, 3); one H100, 2026-11-27)."""
 
 
-RANK_INNER = {Parallel.TIDY: 0, Parallel.UNROLL: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
+INNER = (Parallel.TIDY, Parallel.UNROLL, Parallel.TIDX, Parallel.VECTORIZE)
 """The order of the dimensions of what shared memory holds, where threads along y have rows of their
 own."""
-RANK_OUTER = {Parallel.UNROLL: 0, Parallel.TIDY: 1, Parallel.TIDX: 2, Parallel.VECTORIZE: 3}
+OUTER = (Parallel.UNROLL, Parallel.TIDY, Parallel.TIDX, Parallel.VECTORIZE)
 """Where they share columns, several of them in a warp."""
 
 
@@ -135,7 +135,7 @@ class ReductionScheduler:
             set_loops(flow, s, tuple(loops))
         inline_most(flow)
         for s in in_shared:
-            set_allocation(flow, s, _side_by_side(s, RANK_INNER if plan.inner else RANK_OUTER))
+            set_allocation(flow, s, _side_by_side(s, INNER if plan.inner else OUTER))
         if in_shared:
             for s in (*held, *self._read_ahead(held, plan)):
                 serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
@@ -191,17 +191,17 @@ class ReductionScheduler:
         return Parallel.UNROLL if is_ragged else Parallel.SERIAL
 
 
-def _side_by_side(s: Stage, rank: Mapping[Parallel, int]) -> tuple[AxisClass, ...]:
+def _side_by_side(s: Stage, order: Sequence[Parallel]) -> tuple[AxisClass, ...]:
     """The classes of a tensor in shared memory with neighbouring threads next to each other, then
     lanes; the trips that it outlives come before the threads of a warp."""
     own = [
         x
         for i, x in enumerate(s.loops)
-        if x.parallel in rank
+        if x.parallel in order
         and x.axis.extent != Int(1)
         and not (x.parallel.is_serial and i < s.inline_depth)
     ]
-    return tuple(x.axis for x in sorted(own, key=lambda x: rank[x.parallel]))
+    return tuple(x.axis for x in sorted(own, key=lambda x: order.index(x.parallel)))
 
 
 def _loops(

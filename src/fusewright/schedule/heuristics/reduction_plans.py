@@ -13,7 +13,14 @@ from fusewright.fusion.sizes import power_of_two
 from fusewright.memory import Memory
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params
-from fusewright.target import LINE_NBYTES, MAX_VECTOR_NBYTES, WARP_SIZE, Target
+from fusewright.target import (
+    CLUSTER_SIZES,
+    LINE_NBYTES,
+    MAX_VECTOR_NBYTES,
+    SMALL_BLOCK,
+    WARP_SIZE,
+    Target,
+)
 
 PERSISTENT_BYTES_PER_THREAD = 128
 """Bytes of a row that a thread may hold in registers."""
@@ -24,16 +31,14 @@ FEW_ELEMENTS_PER_THREAD = 48
 thread of two blocks."""
 MAX_THREADS = 512
 SLICE_NBYTES = 16 * 1024
-SLICE_THREADS = 128
+SLICE_THREADS = SMALL_BLOCK
 """A slice of a row in shared memory of which so many stand on a multiprocessor that some always
 move data, and the threads that walk over it; twice as many over larger ones."""
 SLICE_SLACK = 8
 """The part of its bytes by which a slice may be larger, rather than far larger in fewer blocks."""
-CLUSTERS = (2, 4, 8)
-"""Blocks that may share a row."""
 VECTORS_A_THREAD = 4
 """Vectors of a row that a thread takes where nothing else decides."""
-LEAST_BLOCK = 128
+LEAST_BLOCK = SMALL_BLOCK
 """Threads of a block of several short rows, or of short columns that fill the chip: a
 multiprocessor holds no more blocks than would leave half of it idle if they were warps."""
 ROWS_OF_THREAD = (2, 4)
@@ -190,7 +195,7 @@ def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
 def _shared_out(rows: ReductionFacts, target: Target) -> Iterator[Candidate[ReductionPlan]]:
     """Rows that are too few for the multiprocessors, each shared out among the blocks of a cluster:
     as many vectors for each thread to wait for as there would be in another kernel's parts."""
-    for cluster in reversed(CLUSTERS):
+    for cluster in reversed(CLUSTER_SIZES):
         threads, trips = threads_along(rows.slice_columns(cluster), rows.vector)
         fills = rows.rows * cluster <= target.multiprocessors and cluster <= target.max_cluster
         if rows.is_constant and fills and threads >= WARP_SIZE:
@@ -269,7 +274,7 @@ def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduction
     less it idles while a cluster meets: the smallest cluster whose slices are small comes first,
     then larger slices, those of blocks that have a multiprocessor to themselves last; of a size
     those that leave multiprocessors without a block come last."""
-    sizes = [n for n in CLUSTERS if n <= target.max_cluster]
+    sizes = [n for n in CLUSTER_SIZES if n <= target.max_cluster]
     sizes.sort(key=lambda n: max(target.multiprocessors - n * rows.rows, 0))
     for limit in (SLICE_NBYTES, 2 * SLICE_NBYTES):
         for cluster in sizes:

@@ -20,7 +20,7 @@ from fusewright.target import CP_ASYNC_NBYTES
 
 STAGES = 2
 """Rows in shared memory: this one and the next."""
-_RANK = {Parallel.UNROLL: 0, Parallel.TIDX: 1, Parallel.VECTORIZE: 2}
+_ORDER = (Parallel.UNROLL, Parallel.TIDX, Parallel.VECTORIZE)
 """The order of the dimensions of a row: the vectors of neighbouring threads side by side."""
 
 
@@ -50,5 +50,5 @@ def bind_rings(flow: Dataflow, tiles: Sequence[Stage], around: int) -> None:
 
 
 def _side_by_side(tile: Stage, around: int) -> tuple[AxisClass, ...]:
-    own = sorted(tile.loops[around:], key=lambda x: _RANK[x.parallel])
+    own = sorted(tile.loops[around:], key=lambda x: _ORDER.index(x.parallel))
     return tuple(x.axis for x in own)

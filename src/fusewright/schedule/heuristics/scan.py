@@ -48,19 +48,21 @@ from fusewright.schedule.inline import inline_most, load_first
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
+    BLOCK,
     LINE_NBYTES,
     MAX_THREADS_PER_BLOCK,
     MAX_VECTOR_NBYTES,
     SECTOR_NBYTES,
+    SMALL_BLOCK,
     WARP_SIZE,
     Target,
 )
 
-THREADS = 256
+THREADS = BLOCK
 """Threads of a block of several lines."""
 MAX_ALONG = 512
 """Threads that share a line at most."""
-ALONG = 128
+ALONG = SMALL_BLOCK
 """Threads that share a line where lines are enough to fill the chip: each warp adds up the totals
 of all others, so that twice the warps take four times the instructions for that."""
 OWN_LINES = (2, 4)

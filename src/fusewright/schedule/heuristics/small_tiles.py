@@ -38,9 +38,8 @@ from fusewright.schedule.heuristics.reduction_facts import widest_vectors
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
+from fusewright.target import SMALL_BLOCK
 
-BLOCK = 128
-"""Threads of a block of several tiles."""
 DIMENSIONS = (Parallel.TIDX, Parallel.TIDY, Parallel.TIDZ)
 
 
@@ -118,7 +117,7 @@ class SmallTilesScheduler:
             along = power_of_two(-(-size // width))
             threads.append(min(along, MOST_THREADS // math.prod(threads)))
         is_open = threads[DIMENSIONS.index(Parallel.TIDZ) :] in ([], [1])
-        tiles = BLOCK // math.prod(threads) if is_open else 1
+        tiles = SMALL_BLOCK // math.prod(threads) if is_open else 1
         yield SmallTiles(vector, tuple(threads), tiles).candidate
 
     def apply(self, plan: SmallTiles) -> bool:

@@ -31,9 +31,13 @@ from fusewright.schedule.heuristics.common import (
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import MAX_THREADS_PER_BLOCK, Target
+from fusewright.target import (
+    BLOCK,
+    MAX_THREADS_PER_BLOCK,
+    Target,
+)
 
-THREADS = 256
+THREADS = BLOCK
 """Threads of a block of several rows."""
 
 

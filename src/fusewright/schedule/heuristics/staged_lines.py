@@ -41,6 +41,7 @@ from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
 from fusewright.target import (
+    BLOCK,
     MAX_THREADS_PER_BLOCK,
     MAX_VECTOR_NBYTES,
     SECTOR_NBYTES,
@@ -48,7 +49,7 @@ from fusewright.target import (
     Target,
 )
 
-THREADS = 256
+THREADS = BLOCK
 TILES_NBYTES = (8 * 1024, 16 * 1024, 32 * 1024)
 """Bytes of lines that a block brings at most, but for one line. Rows of 13 kB took 129 us one by
 one, 145 us two by two, of 2 kB 215 us by 4 or 8 and 229 us by 16 (one H100, 2026-11-26)."""

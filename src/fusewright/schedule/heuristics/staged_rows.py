@@ -21,11 +21,15 @@ from fusewright.schedule.heuristics.common import numel, vectorize_accesses
 from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
-from fusewright.target import LINE_NBYTES, WORD_NBYTES
+from fusewright.target import (
+    LINE_NBYTES,
+    SMALL_BLOCK,
+    WORD_NBYTES,
+)
 
 LONGEST = 64
 """Elements of a row: of 128 threads, two arrays of 4 bytes then fill a quarter of shared memory."""
-THREADS = 128
+THREADS = SMALL_BLOCK
 """Threads, and rows, of a block: vectors of any width divide what it brings."""
 
 

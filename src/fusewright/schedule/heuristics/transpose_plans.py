@@ -27,7 +27,9 @@ from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import Params, numel
 from fusewright.schedule.heuristics.traffic import StridedAccess, StridedTraffic, runs_on
 from fusewright.target import (
+    BLOCK,
     ISSUE_PER_CLOCK,
+    LINE_NBYTES,
     MAX_VECTOR_NBYTES,
     SECTOR_NBYTES,
     SHARED_BANK_NBYTES,
@@ -36,10 +38,10 @@ from fusewright.target import (
     Target,
 )
 
-THREADS = 256
+THREADS = BLOCK
 TILE_NBYTES = 16 * 1024
 TILES_NBYTES = 48 * 1024
-LEAST_TILE = 32
+LEAST_TILE = WARP_SIZE
 MAX_VECTORS = 8
 SINGLES = 16
 """Elements of a thread where a side moves them one by one: they share their index arithmetic."""
@@ -53,7 +55,7 @@ IDLE_CLOCKS = 0.1
 """Of a lane that lies beyond a dimension: a dozen instructions."""
 START_CLOCKS = 40 / (ISSUE_PER_CLOCK * WARP_SIZE)
 """Of a thread: the instructions that do not depend on how many elements it has."""
-LONG_RUN_NBYTES = 128
+LONG_RUN_NBYTES = LINE_NBYTES
 SHORT_RUN_COST = 0.1
 """By so much more shorter runs cost, for every time that they are shorter."""
 WRITE_COST = 3

@@ -14,10 +14,11 @@ from fusewright.schedule.heuristics.product_plans import (
     ProductSizes,
     numbers_of_splits,
 )
-from fusewright.schedule.heuristics.product_times import ALIKE, KEPT, combine_us
-from fusewright.schedule.heuristics.warp_work import FRAGMENT_NBYTES, fragment_registers
+from fusewright.schedule.heuristics.product_times import KEPT, combine_us
+from fusewright.schedule.heuristics.warp_work import fragment_registers
 from fusewright.target import (
     ISSUE_PER_CLOCK,
+    MATRICES_NBYTES,
     MAX_REGISTERS_PER_THREAD,
     MAX_VECTOR_NBYTES,
     SECTOR_NBYTES,
@@ -142,7 +143,7 @@ def ranked(
     ordered = sorted(plans, key=lambda p: us[p])
     if not ordered:
         return []
-    alike = [p for p in ordered if us[p] <= ALIKE * us[ordered[0]]]
+    alike = [p for p in ordered if us[p] <= target.calibration.product_margin * us[ordered[0]]]
     first = min(alike, key=lambda p: (p.tiles(sizes) * (p.rows + p.columns * p.products), p.splits))
     return [first, *(p for p in ordered if p is not first)]
 
@@ -221,7 +222,7 @@ def _clocks_of_step(
     instructions = multiplied / (STEP * 16 * 8) + loads + CODE.copied * sum(copies)
     return (
         multiplied / target.warp_mma_per_clock,
-        (loads * FRAGMENT_NBYTES + nbytes) / SHARED_NBYTES_PER_CLOCK + narrow * known.narrow_clocks,
+        (loads * MATRICES_NBYTES + nbytes) / SHARED_NBYTES_PER_CLOCK + narrow * known.narrow_clocks,
         (instructions + warps * CODE.product_trip) / ISSUE_PER_CLOCK,
         sectors / known.l2_nbytes_per_clock,
     )

@@ -8,10 +8,10 @@ from fusewright.core.instructions import CODE
 from fusewright.core.substitution import estimate
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Parallel, trips_of
-from fusewright.target import WARP_SIZE
-
-FRAGMENT_NBYTES = 512
-"""That a warp loads at once: 16 x 16 elements of 2 bytes."""
+from fusewright.target import (
+    MATRICES_NBYTES,
+    WARP_SIZE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class WarpWork:
 
 def fragment_registers(loads: int) -> int:
     """Registers of a thread for what a warp loads at once so often, for two steps of the depth."""
-    return 2 * loads * FRAGMENT_NBYTES // (4 * WARP_SIZE)
+    return 2 * loads * MATRICES_NBYTES // (4 * WARP_SIZE)
 
 
 def warp_work(s: Stage) -> WarpWork:
@@ -40,7 +40,7 @@ def warp_work(s: Stage) -> WarpWork:
     loads = rows + columns // 2
     return WarpWork(
         pairs=trips_of(inside),
-        through_shared=steps * loads * FRAGMENT_NBYTES * threads / WARP_SIZE,
+        through_shared=steps * loads * MATRICES_NBYTES * threads / WARP_SIZE,
         instructions=steps * (rows * columns + loads),
         registers=4 * rows * columns + fragment_registers(loads) + CODE.product_registers,
     )
