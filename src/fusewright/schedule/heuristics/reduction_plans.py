@@ -109,12 +109,16 @@ class ReductionPlan:
     """Rows that a thread has part of."""
     lanes_down: bool = False
     """Whether the lanes of a warp share columns, of which a row has less than a line."""
+    parts: int = 1
+    """Blocks of the grid, neighbours, that share a row and gather each other's results."""
 
     def candidate(self, target: Target) -> Candidate[ReductionPlan]:
         """The plan with its parameters by name."""
         kind = "inner" if self.inner else "outer"
         if self.cluster > 1:
             kind += "_cluster"
+        if self.parts > 1:
+            kind += "_gathered"
         where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
         params = Params.of(
             f"{kind}_{where[self.held_in]}",
@@ -125,6 +129,7 @@ class ReductionPlan:
             cluster=self.cluster if self.cluster > 1 else None,
             rows=self.rows if self.rows > 1 else None,
             lanes_down=self.lanes_down or None,
+            parts=self.parts if self.parts > 1 else None,
         )
         return Candidate(self.what, params, self)
 
@@ -148,6 +153,7 @@ class ReductionPlan:
         if not self.inner:
             size = f"{self.kept_threads} by {self.reduce_threads} threads, vectors of {self.vector}"
             shared_out = f" of a cluster of {self.cluster}" if self.cluster > 1 else ""
+            shared_out = f" of {self.parts} blocks" if self.parts > 1 else shared_out
             down = ", lanes down" if self.lanes_down else ""
             return f"columns {held}{shared_out}, {size}{down}"
         if self.cluster > 1:
