@@ -1,10 +1,11 @@
-"""Columns that no cluster holds stay in neighbouring blocks of the grid, which add up what each of
-them reduced: one kernel, one read of its operands."""
+"""Columns and rows that no cluster holds stay in neighbouring blocks of the grid, which add up what
+each of them reduced: one kernel, one read of its operands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.partitioning import PartitionFacts, might_hold
 from fusewright.memory import Memory
-from fusewright.schedule.heuristics import column_plans, reduction
+from fusewright.schedule.heuristics import column_plans, reduction, reduction_plans
 from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.reduction import plans_of
@@ -24,43 +25,52 @@ from fusewright.target import LINE_NBYTES, Target, target_of
 TARGET = target_of("sm_90a")
 
 
-def rms(x: Any) -> Any:
-    return x * fw.rsqrt(fw.mean(x * x, axis=0, keepdims=True) + 1e-5)
+def rms(x: Any, axis: int = 0) -> Any:
+    return x * fw.rsqrt(fw.mean(x * x, axis=axis, keepdims=True) + 1e-5)
 
 
-def with_residual(x: Any, r: Any) -> Any:
-    return rms(x + r), x + r
+def with_residual(x: Any, r: Any, axis: int = 0) -> Any:
+    return rms(x + r, axis), x + r
 
 
-def norm(x: Any) -> Any:
-    d = x - fw.mean(x, axis=0, keepdims=True)
-    return d * fw.rsqrt(fw.mean(d * d, axis=0, keepdims=True) + 1e-5)
+def norm(x: Any, axis: int = 0) -> Any:
+    d = x - fw.mean(x, axis=axis, keepdims=True)
+    return d * fw.rsqrt(fw.mean(d * d, axis=axis, keepdims=True) + 1e-5)
 
 
-def softmax(x: Any) -> Any:
-    return fw.nn.softmax(x, axis=0)
+def softmax(x: Any, axis: int = 0) -> Any:
+    return fw.nn.softmax(x, axis=axis)
 
 
-def backward(g: Any, x: Any) -> Any:
-    return g - fw.mean(g, axis=0, keepdims=True) - x * fw.mean(g * x, axis=0, keepdims=True)
+def backward(g: Any, x: Any, axis: int = 0) -> Any:
+    mean = fw.mean(g * x, axis=axis, keepdims=True)
+    return g - fw.mean(g, axis=axis, keepdims=True) - x * mean
 
 
-def and_largest(x: Any) -> Any:
-    m = fw.max(fw.abs(x), axis=0, keepdims=True)
+def and_largest(x: Any, axis: int = 0) -> Any:
+    m = fw.max(fw.abs(x), axis=axis, keepdims=True)
     return x / m, m
 
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets columns be shared by so many blocks, with so many threads side by side."""
+    """Lets rows, or columns, be shared by so many blocks, the latter with so many threads side by
+    side."""
 
     def ask(kept: int, parts: int) -> None:
-        def plans(rows: ReductionFacts, target: Target) -> Iterator[Candidate[ReductionPlan]]:
+        def columns(rows: ReductionFacts, target: Target) -> Iterator[Candidate[ReductionPlan]]:
             plan = column_plans._part_of_columns(rows, kept, parts, target)  # pyright: ignore
             assert plan is not None
             yield plan.candidate(target)
 
-        monkeypatch.setattr(reduction, "of_columns", plans)
+        def of_rows(rows: ReductionFacts, target: Target) -> Iterator[Candidate[ReductionPlan]]:
+            room = target.shared_nbytes_of_several
+            found = reduction_plans._shared_slices(rows, parts, room, target)  # pyright: ignore
+            assert isinstance(found, Candidate)
+            yield replace(found.plan, cluster=1, parts=parts).candidate(target)
+
+        monkeypatch.setattr(reduction, "of_columns", columns)
+        monkeypatch.setattr(reduction, "of_rows", of_rows)
 
     return ask
 
@@ -90,9 +100,48 @@ def test_columns_of_several_blocks_are_read_once(
     parts: int,
 ) -> None:
     gathered(kept, parts)
+    _check(fn, operands, shape, dtype, parts, "outer_gathered")
+
+
+def along(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of rows."""
+    return partial(fn, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "operands", "shape", "dtype", "parts"),
+    [
+        (rms, 1, (5, 5000), "float32", 3),
+        (norm, 1, (1, 9008), "bfloat16", 4),
+        (softmax, 1, (3, 4402), "float16", 5),  # the last slice is short
+        (backward, 2, (2, 7000), "float32", 6),
+        (and_largest, 1, (4, 6040), "float16", 2),
+    ],
+)
+def test_rows_of_several_blocks_are_read_once(
+    gathered: Callable[..., None],
+    fn: Callable[..., Any],
+    operands: int,
+    shape: tuple[int, int],
+    dtype: str,
+    parts: int,
+) -> None:
+    gathered(0, parts)
+    _check(along(fn), operands, shape, dtype, parts, "inner_gathered_shared")
+
+
+def _check(
+    fn: Callable[..., Any],
+    operands: int,
+    shape: tuple[int, int],
+    dtype: str,
+    parts: int,
+    scheduler: str,
+) -> None:
+    """One kernel of so many blocks a row, right and with every sync that it needs."""
     program = fw.compile(fw.trace(fn, *[fw.TensorSpec(shape, dtype)] * operands))
     (kernel,) = program.kernels
-    assert kernel.heuristic is not None and "outer_gathered" in kernel.heuristic.scheduler
+    assert kernel.heuristic is not None and scheduler in kernel.heuristic.scheduler
     assert str(kernel.launch.grid[0]) == str(parts)
     rng = np.random.default_rng(shape[0])
     arrays = [rng.standard_normal(shape).astype(getattr(fw, dtype).numpy) for _ in range(operands)]
@@ -112,6 +161,7 @@ def test_columns_of_several_blocks_are_read_once(
         (rms, 1, (16384, 8192), "bfloat16", "shared"),
         (rms, 1, (44167, 2335), "float32", None),  # predicted, but not surely faster
         (with_residual, 2, (11400, 438), "float16", "shared"),
+        (along(rms), 1, (3, 4_000_000), "float16", "shared"),
     ],
 )
 def test_blocks_wait_for_each_other_where_that_beats_a_second_read(
@@ -119,7 +169,8 @@ def test_blocks_wait_for_each_other_where_that_beats_a_second_read(
 ) -> None:
     program = fw.compile(fw.trace(fn, *[fw.TensorSpec(shape, dtype)] * operands))
     schedulers = [k.heuristic.scheduler for k in program.kernels if k.heuristic]
-    assert ([f"outer_gathered_{held}"] == schedulers) == (held is not None)
+    kinds = [[f"{kind}_gathered_{held}"] for kind in ("outer", "inner")]
+    assert (schedulers in kinds) == (held is not None)
 
 
 def _facts(columns: int, rows: int, vector: int, held: int) -> ReductionFacts:
@@ -138,6 +189,15 @@ def test_blocks_share_what_no_cluster_holds() -> None:
     assert plan.held_nbytes <= TARGET.shared_nbytes_of_several
     (odd,) = _gathered(_facts(44167, 2335, 1, 4))
     assert odd.held_in is Memory.LOCAL
+
+
+def test_rows_that_no_cluster_holds_are_shared_by_blocks_that_fill_the_chip() -> None:
+    facts = ReductionFacts(True, 400_000, 64, 4, 4, True)
+    assert not _gathered(facts)
+    (plan,) = _gathered(replace(facts, columns=4_000_000, rows=3))
+    assert 0.9 * 2 * TARGET.multiprocessors < 3 * plan.parts * 1.5
+    assert plan.held_nbytes <= TARGET.shared_nbytes_per_block
+    assert not _gathered(replace(facts, columns=4_000_001, vector=1))  # no vectors to copy
 
 
 def test_few_columns_are_shared_by_blocks_that_fill_the_chip() -> None:

@@ -146,16 +146,16 @@ class ReadAt:
         return build.concat(parts, position) if parts and position is not None else None
 
     def _part_of_pad(self, t: Tensor, op: Resize, by: Map) -> Tensor | None:
-        """A pad of an argument at runs of places along the axes that it changes: what lies there of
-        the argument, with what is left of the pad around it. None for other places, for what is
-        computed, whose loops would differ from place to place, and where sizes do not tell how much
+        """A pad of an argument, or of a function of some, at runs of places along the axes that it
+        changes: what lies there of the argument, with what is left of the pad around it. None for
+        other places, for results of reductions and of scans, and where sizes do not tell how much
         is left of either, or nothing is left of the argument.
 
         pad(x, 1) at i -> i + 3   ->   pad(x at i -> i + 2, high=1)
         """
         (source,) = op.operands
         read = behind_views(source)
-        if not (isinstance(read.op, Input) or is_alone(read) or source in self._stored):
+        if not (isinstance(read.op, Input | Pointwise) or is_alone(read) or source in self._stored):
             return None
         extents, index = list(by.shape), list(by.index)
         low: list[Expr] = [ZERO] * len(extents)

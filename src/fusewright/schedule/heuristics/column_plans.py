@@ -23,6 +23,7 @@ from fusewright.schedule.heuristics.reduction_plans import (
     VECTORS_A_THREAD,
     ReductionFacts,
     ReductionPlan,
+    blocks_at_once,
     power_of_two,
     threads_along,
 )
@@ -191,19 +192,13 @@ def _outer_gathered(rows: ReductionFacts, target: Target) -> Iterator[Listed[Red
     for limit in (target.shared_nbytes_of_several, target.shared_nbytes_of_one):
         kept = _whole_lines(rows)[-1]
         strips = -(-rows.rows // (kept * rows.vector))
-        at_once = limit_blocks(limit, target) * target.multiprocessors
-        least = min(max(at_once // strips, 2), target.multiprocessors)
+        least = min(max(blocks_at_once(limit, target) // strips, 2), target.multiprocessors)
         for parts in range(least, target.multiprocessors + 1):
             plan = _part_of_columns(rows, kept, parts, target)
             if plan is not None and plan.held_nbytes <= limit:
                 yield plan.candidate(target)
                 return
     yield Refused(what, f"more than {target.multiprocessors} blocks for a line of columns")
-
-
-def limit_blocks(limit: int, target: Target) -> int:
-    """Blocks of so many bytes of shared memory that a multiprocessor holds."""
-    return 1 if limit > target.shared_nbytes_of_several else 2
 
 
 def _part_of_columns(

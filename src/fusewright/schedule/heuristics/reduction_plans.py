@@ -160,6 +160,8 @@ class ReductionPlan:
             return (
                 f"row in a cluster of {self.cluster}, slices {held}, {self.reduce_threads} threads"
             )
+        if self.parts > 1:
+            return f"row in {self.parts} blocks, slices {held}, {self.reduce_threads} threads"
         several = f", {self.kept_threads} rows a block" if self.kept_threads > 1 else ""
         at_once = f", {self.rows} at once" if self.rows > 1 else ""
         return f"row {held}, {self.reduce_threads} threads{several}{at_once}"
@@ -215,10 +217,13 @@ def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionP
         yield Refused("row in a cluster", "a row fits a block")
         yield Refused("row in shared memory, alone", "a row fits beside others")
     else:
-        yield from _clusters(rows, target)
-        yield from _alone(rows, target)
+        together = [*_clusters(rows, target), *_alone(rows, target)]
+        yield from together
+        fits = any(isinstance(c, Candidate) for c in together)
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
     yield _plan(rows, None, threads, trips, target)
+    if not fits:
+        yield from _gathered(rows, target)
 
 
 def _in_a_block(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -285,6 +290,26 @@ def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduction
             yield _slices(rows, cluster, nbytes, target.shared_nbytes_of_several, target)
     for cluster in sizes:
         yield _shared_slices(rows, cluster, target.shared_nbytes_of_one, target)
+
+
+def _gathered(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Slices of a row that no cluster holds in shared memory of neighbouring blocks of the grid,
+    which gather each other's results: as many as run at once, or as a row needs. Two blocks on a
+    multiprocessor, so that one moves data while the other waits, else one."""
+    for limit in (target.shared_nbytes_of_several, target.shared_nbytes_of_one):
+        least = max(blocks_at_once(limit, target) // rows.rows, -(-rows.nbytes // limit), 2)
+        for parts in range(min(least, target.multiprocessors), target.multiprocessors + 1):
+            found = _shared_slices(rows, parts, limit, target)
+            if isinstance(found, Candidate) and parts * rows.vector <= rows.columns:
+                yield replace(found.plan, cluster=1, parts=parts).candidate(target)
+                return
+    what = "row in blocks that wait for each other"
+    yield Refused(what, f"{rows.nbytes} bytes, or no vectors to copy")
+
+
+def blocks_at_once(nbytes: int, target: Target) -> int:
+    """Blocks of so much shared memory that run at once, two on a multiprocessor at most."""
+    return target.multiprocessors * (1 if nbytes > target.shared_nbytes_of_several else 2)
 
 
 def _slices(
