@@ -190,6 +190,9 @@ def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
         yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * SLICE_THREADS)
     yield _plan(rows, None, threads, trips, target)
+    if rows.rows <= target.multiprocessors:  # no other block computes while one waits
+        threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
+        yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector)
     yield from _several_rows(rows, _plan(rows, None, threads, trips, target).plan, target)
     yield from _shared_out(rows, target)
