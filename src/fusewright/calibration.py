@@ -44,9 +44,9 @@ class Calibration:
         cached_share          of the second-level cache that holds what is read again soon
         hop_us                from a block that hands over to one that waits (`bench.turns`)
         gather_us             of a block until the totals of all blocks of its group are there, in
-                              which it neither loads nor stores: 7.2 and 7.9 of columns in 32 and 18
-                              trips (float16[2097152, 64] and float64[600875, 24], one H100,
-                              2026-11-27)
+                              which it neither loads nor stores: trips of 32 and 18 of columns took
+                              11.2 and 10.0 where their bytes take 5.6 and 4.4 (float16[2097152, 64]
+                              and float64[600875, 24], one H100, 2026-11-27)
         thread_tile_us        around the steps of a tile of a product on the instructions of single
                               warps or on scalars: the first operands on their way, the results on
                               theirs
@@ -255,7 +255,7 @@ H200 = Calibration(
     box_read_share=0.87,
     tile_us=0.57,
     hop_us=0.9,
-    gather_us=7.5,
+    gather_us=5.6,
     sums_launch_us=0.5,
     stream_launch_us=3.0,
     box_overlap=2.8,

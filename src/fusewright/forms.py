@@ -96,8 +96,8 @@ NEAR = 1.03
 """Times of forms that count as equal: the model leaves out effects of a few percent, and of equal
 forms the one of fewer launches is the safer choice."""
 HELD_MARGIN = 1.25
-"""By how much kernels whose clusters hold rows or columns have to be predicted faster than those
-that read them twice: what ten took beyond their prediction in the geometric mean (60127, 41029,
+"""By how much kernels whose blocks hold rows or columns together, in clusters or in the grid, have
+to be predicted faster than those that read them twice: what ten took beyond their prediction in the geometric mean (60127, 41029,
 41102, 50069, 9055, 60044, 80056 and 130057 of the lot, 1.18 to 1.37 on an H100, 20039 and 17006,
 1.20 and 1.22 on an H200, 2026-11-23 to 27), while predictions of the others held."""
 MAX_ALONE = 3
@@ -123,7 +123,7 @@ class Form:
     """By how much it has to be faster than others: what moves more bytes, or takes more launches,
     is taken only where the errors of both predictions do not matter."""
     cluster_handicap: float = 1.0
-    """By how much its launches in clusters have to be."""
+    """By how much its launches whose blocks wait for each other have to be."""
 
 
 def chosen_form(
@@ -440,10 +440,10 @@ class _Clock:
         return self._times(form)[0]
 
     def _times(self, form: Form) -> tuple[float, float]:
-        """The same, and of those in clusters."""
+        """The same, and of those whose blocks wait for each other."""
         if form not in self._forms:
             times = [self._of_item(x) for x in self._launches(form)]
-            in_clusters = sum(us for us, cluster in times if cluster > 1)
+            in_clusters = sum(us for us, waits in times if waits)
             self._forms[form] = sum(us for us, _ in times), in_clusters
         return self._forms[form]
 
@@ -486,18 +486,18 @@ class _Clock:
         values = (*fusion.inputs, *fusion.outputs)
         return _moved_us(sum(map(nbytes_estimate, values)), self._target)
 
-    def _of_item(self, item: Segment | Moves) -> tuple[float, int]:
+    def _of_item(self, item: Segment | Moves) -> tuple[float, bool]:
         if isinstance(item, Moves):
-            return _of_moves(item, self._target), 1
+            return _of_moves(item, self._target), False
         if all(is_empty(s.tensor) for s in item.writes):
-            return 0.0, 1
+            return 0.0, False
         if any(isinstance(t.op, Alone) for t in item.fusion.outputs):
-            return 0.0, 1  # of the program's own, the same in every form
+            return 0.0, False  # of the program's own, the same in every form
         return self._of_group(item)
 
-    def _of_group(self, segment: Segment) -> tuple[float, int]:
-        """The predicted time of a group's kernel, and the blocks of its clusters; infinite where
-        none can be scheduled."""
+    def _of_group(self, segment: Segment) -> tuple[float, bool]:
+        """The predicted time of a group's kernel, and whether its blocks wait for each other;
+        infinite where none can be scheduled."""
         key, known = segment.decided_by, self._decisions
         if key not in self._refused and key not in known.made:
             try:
@@ -507,9 +507,9 @@ class _Clock:
             else:
                 known.scheduled[key, segment.spelled_by] = scheduled
         if key in self._refused:
-            return math.inf, 1
+            return math.inf, False
         predicted = known.made[key].cost
-        return predicted.us, predicted.cluster
+        return predicted.us, predicted.cluster > 1 or predicted.gathers
 
 
 def _least_us(item: Segment | Moves, target: Target) -> float:

@@ -411,6 +411,20 @@ def test_parts_of_functions_of_a_padded_image_are_functions_of_parts() -> None:
     assert launches(lambda x: blurred(fw.pad(x, ((0, 0), (2, 3), (0, 4)))), spec) == 1
 
 
+@pytest.mark.parametrize("by", [3, -2, 8])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parts_of_functions_of_shifted_functions_are_functions_of_parts(
+    by: int, dtype: str
+) -> None:
+    """Each part has a pad of its own, around what is computed of its own elements."""
+
+    def exchanged(x: Any) -> Any:
+        y = fw.exp(shift(fw.abs(x) * 2, by, 0.5))
+        return fw.concat([-y[:, 10:], y[:, :10]], axis=1)
+
+    assert launches(exchanged, S((13, 21), dtype)) == 1
+
+
 def test_what_is_stored_is_read_where_functions_of_it_are_moved() -> None:
     """A blur is computed too often for all places that two differences of it read: it is stored,
     and both are computed of it at the places that the next ones read."""

@@ -123,15 +123,11 @@ def test_slices_of_rows_in_blocks_that_stand_alone_come_last(columns: int, alone
     assert all(n <= TARGET.shared_nbytes_per_block for n in nbytes)
 
 
-def test_what_clusters_might_hold() -> None:
-    room = TARGET.max_cluster * TARGET.shared_nbytes_of_one
-    for kept, length, fits in ((9, room // 4, True), (8, room // 4, False), (9, room, False)):
-        rows = PartitionFacts((length,), kept, 1, 1, 4, is_inner=True)
+def test_what_blocks_might_hold() -> None:
+    room = TARGET.multiprocessors * TARGET.shared_nbytes_of_one
+    for length, fits in ((room // 4, True), (room // 4 + 1, False)):
+        rows = PartitionFacts((length,), 9, 1, 1, 4, is_inner=True)
         assert might_hold(rows, 4, TARGET) is fits
-    for length, fits in ((room // 128, True), (room // 128 + 1, False)):
-        columns = PartitionFacts((length,), 4096, 4096, 4096, 4, is_inner=False)
-        assert might_hold(columns, 4, TARGET) is fits
-    assert not might_hold(PartitionFacts((100,), 4096, 4096, 4096, 4, False), 4, target_of("sm_80"))
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,29 @@ def test_lines_that_are_rows_of_the_results_alone_are_stored_along_these() -> No
     assert np.count_nonzero(right) == 2 * 12 * 180
 
 
+@pytest.mark.parametrize(
+    ("columns", "beside"),
+    [(508_989, 128), (508_992, 32)],  # rows that begin anywhere, and where vectors do
+)
+def test_strips_of_rows_that_begin_anywhere_are_two_lines_wide(columns: int, beside: int) -> None:
+    spec = fw.TensorSpec((75, columns), "bfloat16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=0), spec)).kernels
+    plan = _plan(kernel)
+    assert plan["beside"] == beside and (plan["vector"] == 1) == (columns % 2 == 1)
+
+
+def test_wide_strips_are_scanned_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScanScheduler, "_plans", lambda self: self._wide_strips(32))
+    spec = fw.TensorSpec((13, 17_001), "bfloat16")
+    program = fw.compile(fw.trace(lambda x: fw.cumulative_sum(x, axis=0), spec))
+    (kernel,) = program.kernels
+    assert (_plan(kernel)["beside"], _plan(kernel)["along"]) == (128, 4)
+    x = np.random.default_rng(3).integers(-9, 9, (13, 17_001)).astype(fw.bfloat16.numpy)
+    found = program.simulate(x)
+    assert not found.races
+    assert np.array_equal(found.outputs[0].astype(np.float32), np.cumsum(x, 0, dtype=np.float32))
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     ("shape", "strides"),

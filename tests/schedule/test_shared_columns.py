@@ -108,7 +108,7 @@ def test_how_columns_are_shared_out(
     plans = [c.plan for c in plans_of(facts, TARGET) if hasattr(c, "plan")]
     first = plans[0]
     if not kept:
-        assert all(p.held_in is not Memory.SHARED for p in plans)
+        assert all(p.held_in is not Memory.SHARED or p.parts > 1 for p in plans)
         return
     assert first.held_in is Memory.SHARED
     assert (first.kept_threads, first.cluster) == (kept, cluster)

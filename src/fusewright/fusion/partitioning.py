@@ -159,13 +159,11 @@ def fit_cluster(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
 
 
 def might_hold(f: PartitionFacts, row_nbytes: int, target: Target) -> bool:
-    """Whether the blocks of a cluster, each with a multiprocessor to itself, have room for a row,
-    `row_nbytes` an element, or for a line of columns, and such blocks fill half of the chip.
-    Schedulers know where they hold what, and whether that pays."""
+    """Whether all blocks that run at once, each with a multiprocessor to itself, have room for a
+    row, `row_nbytes` an element, or for a line of columns. Schedulers know where they hold what,
+    and whether that pays."""
     beside = 1 if f.is_inner else max(1, min(LINE_NBYTES // f.nbytes, f.apart))
-    room = target.max_cluster * target.shared_nbytes_of_one
-    fills = 2 * f.kept * target.max_cluster >= beside * target.multiprocessors
-    return target.has_cluster and fills and f.size * row_nbytes * beside <= room
+    return f.size * row_nbytes * beside <= target.multiprocessors * target.shared_nbytes_of_one
 
 
 def is_read_again(t: Tensor, total: int, fusion: Fusion) -> bool:

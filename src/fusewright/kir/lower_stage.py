@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusewright.axes.frames import Gathered
+from fusewright.core.atoms import minimum
 from fusewright.core.conditions import TRUE, Cond, all_of, equal, less, prove
-from fusewright.core.expr import ZERO, Expr, Int, Var, variables
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, ceildiv, variables
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType, bool_, int64
@@ -53,6 +54,7 @@ from fusewright.kir.lower_turns import (
     one_of_copies,
     part_loops,
     reducing_function,
+    threads_reducing,
     vector_of,
 )
 from fusewright.kir.semaphores import Gathering, Turns
@@ -282,6 +284,11 @@ class Definition(Reader):
 
     def finish(self) -> list[Statement]:
         """Across the threads that reduce, then to memory."""
+        self.meet()
+        return self.store_result()
+
+    def meet(self) -> list[Statement]:
+        """Combines the accumulators of the threads that reduce together, in all of them."""
         s = self.s
         assert isinstance(s.op, Reduce)
         reducing = reduced_loops(self.graph, s)
@@ -292,11 +299,16 @@ class Definition(Reader):
             dims = ()
         dtype = s.dtype.compute
         identity = Imm(reduction_identity(s.op.fn, dtype), dtype)
-        accs = self.accumulators()
         if dims:
+            accs = self.accumulators()
             self.out.extend(ThreadReduce(s.op.fn, a, a, dims, identity) for a in accs)
-        if s.memory is not Memory.LOCAL:
-            self._store(list(accs), self._kept_conditions(reducing))
+        return self.out
+
+    def store_result(self) -> list[Statement]:
+        """Writes the accumulators, unless registers hold the result."""
+        if self.s.memory is not Memory.LOCAL:
+            reducing = reduced_loops(self.graph, self.s)
+            self._store(list(self.accumulators()), self._kept_conditions(reducing))
         return self.out
 
     def accumulators(self) -> list[Reg]:
@@ -334,22 +346,28 @@ class Definition(Reader):
         return self.out
 
     def gather(self, g: Gathering) -> list[Statement]:
-        """The parts of all blocks, in their order, into the accumulators."""
+        """The parts of all blocks, in their order, into the accumulators: of threads that reduce
+        together each loads every so many, before they meet again."""
         s = self.s
         fn = reducing_function(s)
         identity = Imm(reduction_identity(fn, s.dtype.compute), s.dtype.compute)
         accs, width = self.accumulators(), vector_of(self.storage, s)
         self.out.extend(Compute("copy", a, (identity,)) for a in accs)
-        part = Var(f"part_{s.name}", 0, g.count - 1)
+        thread, threads = threads_reducing(self.storage.context, s)
+        trips = ceildiv(g.count, threads)
+        trip = Var(f"part_{s.name}", 0, trips - 1)
+        part = trip * threads + thread
+        exists = less(part, g.count)
+        there = part if threads == ONE else minimum(part, g.count - 1)
         before, self.out = self.out, []
-        for first, at in self._places(g.first + part * g.size).items():
+        for first, at in self._places(g.first + there * g.size).items():
             tmp = self.temporary(g.guarded.dtype, width)
             self.out.append(Load(Reg(tmp), g.guarded, at, width))
             parts = self._as_accumulators(tmp, width)
             for one, acc in zip(parts, accs[first : first + width], strict=True):
-                self.out.append(Compute(fn, acc, (acc, one)))
+                self.out.append(Compute(fn, acc, (acc, one), exists))
         adds, self.out = self.out, before
-        self.out.append(For(part, g.count, tuple(adds), overlap=PARTS_AT_ONCE))
+        self.out.append(For(trip, trips, tuple(adds), overlap=PARTS_AT_ONCE))
         return self.out
 
     def _as_accumulators(self, parts: Buffer, width: int) -> list[Reg]:

@@ -108,6 +108,8 @@ class Statements:
             return [*self._by_cluster(s), *over]
         if not blocks_reduced(self.storage.context, s):
             return over
+        if s.grid_mode == "all":
+            return [*self._by_all(s), *self._over_lanes(s, Definition.store_result)]
         modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
         combine = modes.get(s.grid_mode or "", self._by_vectors)
         return [*combine(s), *over]
@@ -136,6 +138,19 @@ class Statements:
             g.acquire(number + 1),
             g.leave(number + 2),
             *parts,
+        ]
+
+    def _by_all(self, s: Stage) -> list[Statement]:
+        """All blocks leave their parts side by side; each then adds up all of them."""
+        number, g = self._next_sync(), gathering_of_stage(self.storage, s)
+        return [
+            *self._over_lanes(s, Definition.meet),
+            *self._over_lanes(s, lambda d: d.leave(g.guarded, g.own)),
+            g.arrive(number),
+            g.acquire(number + 1),
+            g.leave(number + 2),
+            *self._over_lanes(s, lambda d: d.gather(g)),
+            *self._over_lanes(s, Definition.meet),
         ]
 
     def _by_cluster(self, s: Stage) -> list[Statement]:

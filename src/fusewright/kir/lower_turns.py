@@ -14,6 +14,9 @@ its last ones in the last:
     work[group, order, ..] = part;  arrive f[group];  acquire f[group] until count;  leave f[group]
     if (mine) part = work[group, 0, ..] + .. + work[group, count - 1, ..]
 
+In mode "all" every block adds up all parts, so that what reads the sum runs in each of them. Its
+threads may reduce, too: they have one part then, and share out what they load of the others.
+
 The blocks of a cluster do that in shared memory, without semaphores (`kir/lower_clusters.py`).
 
 Every thread keeps to elements of `work` of its own, neighbours side by side in whole vectors.
@@ -90,7 +93,7 @@ def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
             found[Parallel.CLUSTERX] = _share_in_cluster(context, s)
         elif own and s.grid_mode == "slices":
             found |= dict.fromkeys(own, _share(context, s))
-        elif own:
+        elif own and s.grid_mode != "all":
             dims = [(p, context.dims[GRID_DIMS[p]]) for p in own]
             found |= {p: equal(d.var, d.extent - 1) for p, d in dims}
         out[s] = found
@@ -221,7 +224,8 @@ def check_request(context: Context, s: Stage) -> None:
             "or leave the request out"
         )
     graph = context.flow.graph
-    others = THREAD_DIMS if in_cluster else THREAD_DIMS | CLUSTER_DIMS
+    alike = CLUSTER_DIMS if s.grid_mode == "all" else THREAD_DIMS | CLUSTER_DIMS
+    others = THREAD_DIMS if in_cluster else alike
     for i in reduced_loops(graph, s):
         x = s.loops[i]
         if x.parallel in others and x.axis.extent != Int(1):
@@ -385,8 +389,18 @@ def kept_lanes(storage: Storage, s: Stage) -> int:
 
 def threads_used(context: Context, s: Stage) -> list[Dim]:
     """The dimensions of the block whose threads hold different parts."""
-    bound = {x.parallel for x in s.loops if x.axis.extent != Int(1)}
+    reducing = reduced_loops(context.flow.graph, s)
+    kept = (x for i, x in enumerate(s.loops) if i not in reducing)
+    bound = {x.parallel for x in kept if x.axis.extent != Int(1)}
     return [context.dims[n] for p, n in THREAD_DIMS.items() if p in bound]
+
+
+def threads_reducing(context: Context, s: Stage) -> tuple[Expr, Expr]:
+    """The number of a thread among those of the block that reduce together, and how many they are:
+    0 and 1 where each of them reduces alone."""
+    bound = {s.loops[i].parallel for i in reduced_loops(context.flow.graph, s)}
+    dims = (context.dims[n] for p, n in THREAD_DIMS.items() if p in bound)
+    return _number([d for d in dims if d.extent != ONE])
 
 
 def part_loops(storage: Storage, s: Stage) -> tuple[int, ...]:

@@ -77,7 +77,8 @@ def block_scan(flow: Dataflow, s: Stage, width: int) -> Stage:
 
 @edit("request_serial_grid_reduction", of_tensor=True)
 def gather_blocks(_: Dataflow, s: Stage, mode: str) -> None:
-    """Lets the blocks along which a scan runs hand each other the totals of their parts."""
+    """Lets the blocks along which a scan or a reduction runs hand each other the totals of their
+    parts."""
     s.grid_mode = mode
 
 

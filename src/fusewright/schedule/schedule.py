@@ -395,7 +395,9 @@ class ScheduledTensor(TensorPasses):
         with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
         waits for the others, and finishes a share of the sum and of what reads it; the blocks are
         neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over
-        blocks, each gets the totals of the parts of all, in this mode only. Where the loop
+        blocks, each gets the totals of the parts of all, in this mode only. "all": the same, but
+        every block adds up all parts, so that all of them may read the sum; threads of a block may
+        reduce, too, and products may not be asked for it. Where the loop
         is bound to ClusterX instead, "slices" goes through the blocks' shared memory: no scratch
         and no semaphores, for at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that
         accumulate in float32, is what parts are rounded to on the way, for half the traffic; by
@@ -404,6 +406,11 @@ class ScheduledTensor(TensorPasses):
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): blocks that scan lines "
                 "together gather the totals of all; use mode 'slices'"
+            )
+        if isinstance(self.stage.op, MatMul) and mode == "all":
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, 'all'): every block of a product would "
+                "add up the sums of all; use mode 'slices', whose blocks finish a share each"
             )
         if not isinstance(self.stage.op, Reduce | Scan | MatMul):
             raise ScheduleError(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial, reduce
 
-import numpy as np
-
 from fusewright import dtypes
 from fusewright.core.atoms import Max, Min, Pair, Xor
 from fusewright.core.conditions import less, less_equal, prove
@@ -29,7 +27,6 @@ from fusewright.core.expr import (
     parts_of,
     variables,
 )
-from fusewright.core.functions import convert
 from fusewright.core.substitution import substitute
 from fusewright.dtypes import DType
 from fusewright.fusion import build
@@ -110,9 +107,6 @@ class ReadAt:
             kept = _coordinates_of(changed, t.shape, by)
             if kept is not None:
                 return self._changed(t, kept, by)
-            narrow = _widened_pad(t)
-            if narrow is not None:
-                return build.cast(self.read(narrow, by), t.dtype)
             self._stops = True
         inner = map_of(t)
         if inner is None:
@@ -152,16 +146,16 @@ class ReadAt:
         return build.concat(parts, position) if parts and position is not None else None
 
     def _part_of_pad(self, t: Tensor, op: Resize, by: Map) -> Tensor | None:
-        """A pad of an argument at runs of places along the axes that it changes: what lies there of
-        the argument, with what is left of the pad around it, or the fill where nothing is left of
-        the argument. None for other places, for what is computed, whose loops would differ from
-        place to place, and where sizes do not tell how much is left of either.
+        """A pad of an argument, or of a function of some, at runs of places along the axes that it
+        changes: what lies there of the argument, with what is left of the pad around it, or the
+        fill where nothing is left of the argument. None for other places, for results of reductions
+        and of scans, and where sizes do not tell how much is left of either.
 
         pad(x, 1) at i -> i + 3   ->   pad(x at i -> i + 2, high=1)
         """
         (source,) = op.operands
         read = behind_views(behind_crops(source))
-        if not (isinstance(read.op, Input) or is_alone(read) or source in self._stored):
+        if not (isinstance(read.op, Input | Pointwise) or is_alone(read) or source in self._stored):
             return None
         extents, index = list(by.shape), list(by.index)
         low: list[Expr] = [ZERO] * len(extents)
@@ -289,26 +283,6 @@ def _coordinates_of(axes: tuple[int, ...], shape: Shape, by: Map) -> dict[int, i
         if by.shape[out[axis]] != shape[axis]:
             return None
     return out
-
-
-def _widened_pad(t: Tensor) -> Tensor | None:
-    """The pad of what a pad's operand is widened from, where the fill is a number there, too: a
-    pad of an argument is read at runs of places, one of what is computed is not. None for others.
-
-    pad(float32(x), 1)  ->  float32(pad(x, 1))
-    """
-    op = t.op
-    if not isinstance(op, Resize) or is_crop(t):
-        return None
-    (wide,) = op.operands
-    if not (isinstance(wide.op, Pointwise) and wide.op.fn == "cast") or is_alone(wide):
-        return None
-    (source,) = wide.op.operands
-    is_exact = bool(np.can_cast(source.dtype.numpy, wide.dtype.numpy, "safe"))
-    kept = convert(convert(np.asarray(op.fill), source.dtype), wide.dtype)
-    if not is_exact or kept != convert(np.asarray(op.fill), wide.dtype):
-        return None
-    return build.value(t.shape, source.dtype, Resize((source,), op.low, op.high, op.fill))
 
 
 def _run_along(axis: int, by: Map) -> tuple[int | None, Expr] | None:

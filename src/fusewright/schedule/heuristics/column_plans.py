@@ -22,6 +22,7 @@ from fusewright.schedule.heuristics.reduction_plans import (
     VECTORS_A_THREAD,
     ReductionFacts,
     ReductionPlan,
+    blocks_at_once,
     power_of_two,
     threads_along,
 )
@@ -63,11 +64,14 @@ def _of_columns(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reducti
         others = [_outer_plan(rows, v, k, MAX_THREADS // k, target) for v, k in shapes]
         held = [c for c in others if c.plan.held_in is not None][:1]
         wide = [c for c in held if 2 * _width_nbytes(c.plan, rows) >= LINE_NBYTES]
-        yield from wide
-        yield from _outer_shared(rows, target)
-        yield from _outer_registers(rows, target)
+        together = [*wide, *_outer_shared(rows, target), *_outer_registers(rows, target)]
+        yield from together
         yield from (c for c in held if c not in wide)
-    yield first
+        yield first
+        if not any(isinstance(c, Candidate) for c in together):
+            yield from _outer_gathered(rows, target)
+    else:
+        yield first
     # Fewer threads with sums of each row beside what they hold spill registers.
     for other in (2 * down,) if rows.strip else (down // 2, 2 * down):
         if 1 <= other <= rows.columns and other * kept <= 2 * MAX_THREADS:
@@ -179,6 +183,38 @@ def _registers_of_columns(
     return ReductionPlan(
         False, Memory.LOCAL, rows.vector, down, kept, trips, cluster, threads * nbytes
     )
+
+
+def _outer_gathered(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Columns that no cluster holds, in shared memory of neighbouring blocks of the grid, or in
+    registers where they cannot be copied: a line of each row side by side. Two blocks on a
+    multiprocessor, so that one moves data while the other waits for the blocks that share its
+    columns, else one."""
+    what = "columns in blocks that wait for each other"
+    if rows.strip:
+        yield Refused(what, "each row has partial results as well")
+        return
+    for limit in (target.shared_nbytes_of_several, target.shared_nbytes_of_one):
+        kept = _whole_lines(rows)[-1]
+        strips = -(-rows.rows // (kept * rows.vector))
+        least = min(max(blocks_at_once(limit, target) // strips, 2), target.multiprocessors)
+        for parts in range(least, target.multiprocessors + 1):
+            plan = _part_of_columns(rows, kept, parts, target)
+            if plan is not None and plan.held_nbytes <= limit:
+                yield plan.candidate(target)
+                return
+    yield Refused(what, f"more than {target.multiprocessors} blocks for a line of columns")
+
+
+def _part_of_columns(
+    rows: ReductionFacts, kept: int, parts: int, target: Target
+) -> ReductionPlan | None:
+    """Columns of so many threads side by side, the rows shared out among `parts` blocks: in shared
+    memory, or in registers where rows begin anywhere."""
+    if rows.vector > 1:
+        return replace(_slice_of_columns(rows, kept, parts, target), cluster=1, parts=parts)
+    plan = _registers_of_columns(rows, kept, MAX_THREADS, parts)
+    return None if plan is None else replace(plan, cluster=1, parts=parts)
 
 
 def _whole_lines(rows: ReductionFacts) -> tuple[int, ...]:

@@ -13,7 +13,9 @@ Each resource gives a time of its own, as if it were the only limit:
     boxes     the boxes that bring a product's operands, by lines (`product_steps`)
     ring      the same with too few of them under way
     latency   what a block takes alone (waits for memory, exchanges, its own instructions), times
-              the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law
+              the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law;
+              waits for other blocks of the grid among it, or, where all blocks run at once and so
+              wait at the same time, on top of everything
 
 They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
 its first blocks cost; with narrow accesses to tiles in shared memory, before and behind which
@@ -48,13 +50,15 @@ NEAR_NBYTES = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Predicted microseconds, in all and by resource; of a multiprocessor the blocks that it holds,
-    and the bytes of loads that these have under way; and the blocks of a cluster."""
+    and the bytes of loads that these have under way; the blocks of a cluster, and whether blocks of
+    the grid wait for each other while others move data."""
 
     us: float
     parts: tuple[tuple[str, float], ...]
     resident: int
     flight_nbytes: int
     cluster: int = 1
+    gathers: bool = False
 
     @property
     def limit(self) -> str:
@@ -76,6 +80,8 @@ def cost(work: Work, target: Target) -> Cost:
     near, far = _asked(work)
     issued = work.blocks * warps(work.threads) * work.instructions
     alone = _alone(work, target)
+    met = work.gatherings * known.gather_us
+    is_one_round = work.blocks <= running
     access = known.narrow_clocks * work.narrow / chip
     by_warps = work.warp_pairs / target.warp_mma_per_clock
     issue = issued / (ISSUE_PER_CLOCK * chip) * _unevenness(work.blocks, resident, target)
@@ -88,7 +94,7 @@ def cost(work: Work, target: Target) -> Cost:
         ("shared", max(near / SHARED_NBYTES_PER_CLOCK, work.lines / known.lines_per_clock) / chip),
         ("access", access),
         *((("products", work.blocks * by_warps / chip),) if by_warps else ()),
-        ("latency", alone * _rounds(work.blocks / running)),
+        ("latency", (alone + (0.0 if is_one_round else met)) * _rounds(work.blocks / running)),
     )
     is_tile = bool(work.shared_nbytes) and not work.exchanges + work.lane_exchanges
     if work.product is not None:
@@ -98,8 +104,10 @@ def cost(work: Work, target: Target) -> Cost:
         us = _norm(together, known.overlap)
         us = _norm((us, access), known.tile_overlap) if is_tile else us
         us += known.start_us + known.memory_latency_us
+        us += met if is_one_round else 0.0  # all of them wait at the same time
     flight = int(resident * work.threads * work.flight_nbytes)
-    return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster)
+    gathers = bool(met) and not is_one_round
+    return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster, gathers)
 
 
 def held_in_shared_memory(alone: Cost, whole: Cost, target: Target) -> Cost:
@@ -302,7 +310,6 @@ def _alone(work: Work, target: Target) -> float:
     busy = (
         own_exchanges * known.exchange_us
         + work.cluster_exchanges * known.cluster_exchange_us
-        + work.gatherings * known.gather_us
         + (known.exchange_us if work.shared_nbytes else 0.0)
         + max(own, dependent) / target.clock_mhz
     )

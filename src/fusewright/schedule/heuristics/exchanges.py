@@ -65,6 +65,16 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
                 loaded = totals if totals <= MOST_LOADED else 2
                 moved = loaded * trips_of(_threads(s)) * s.dtype.compute.nbytes
                 through_shared += times * _results(flow, s) * moved
+            elif count := _blocks_along(flow, s):
+                met, place = _met_across(flow, s, among), "across warps"
+                lanes, loaded = _lanes(flow, s), _gathered_instructions(count, among)
+                own = lanes * (_results(flow, s) * loaded + 2 * met.instructions)
+                barriers = 1 + 2 * met.barriers
+                gatherings += times
+                threads, size = trips_of(_threads(s)), lanes * s.dtype.compute.nbytes
+                parts = count * _results(flow, s) * threads // trips_of(among)
+                gathered += times * parts * size
+                through_shared += 2 * times * threads * met.through_shared * size
             elif any(x.parallel is not Parallel.TIDX for x in among):
                 met = _met_across(flow, s, among)
                 own, place = met.instructions, "across warps" if met.barriers else "between lanes"
@@ -124,6 +134,12 @@ def _results(flow: Dataflow, s: Stage) -> int:
     return trips_of(x for x in own if not flow.graph.depends(x.axis, s.frame.reduced))
 
 
+def _lanes(flow: Dataflow, s: Stage) -> int:
+    """The results of a reduction among the lanes of a thread that go at once."""
+    own = (x for x in s.loops if x.parallel is Parallel.VECTORIZE)
+    return trips_of(x for x in own if not flow.graph.depends(x.axis, s.frame.reduced))
+
+
 def _met_across(flow: Dataflow, s: Stage, among: list[Loop]) -> ExchangeWork:
     """What threads do that reduce along other dimensions of the block than the first one alone:
     those that differ in a warp exchange between its lanes."""
@@ -146,7 +162,8 @@ def _blocks_of(flow: Dataflow, s: Stage) -> list[Loop]:
 
 
 def _blocks_along(flow: Dataflow, s: Stage) -> int:
-    """The blocks of the grid that scan the same lines and wait for each other, 0 where none do."""
+    """The blocks of the grid that scan or reduce the same lines and wait for each other, 0 where
+    none do."""
     bound = (x for x in s.loops if x.parallel in GRID_DIMS)
     along = [x for x in bound if flow.graph.depends(x.axis, _along(s))]
     return trips_of(along) if along and s.grid_mode is not None else 0

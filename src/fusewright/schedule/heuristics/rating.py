@@ -145,7 +145,7 @@ def _is_kin(other: Params, first: Params) -> bool:
 def _accesses(params: Params) -> list[tuple[str, object]]:
     """The parameters that say by which vectors, in which order, and by which blocks of a cluster
     memory is accessed."""
-    alike = ("vector", "walk", "tile", "run", "cluster")
+    alike = ("vector", "walk", "tile", "run", "cluster", "parts")
     return [(name, v) for name, v in params.values if name in alike]
 
 

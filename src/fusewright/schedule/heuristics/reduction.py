@@ -18,6 +18,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Broadcast, Parts, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
+from fusewright.schedule.block_scan import gather_blocks
 from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage
@@ -127,6 +128,8 @@ class ReductionScheduler:
         set_loops(flow, reference, _loops(flow, self._kept, self._reduced, plan, walk))
         transform_like(flow, reference, align=True)
         _check_shared_loops(flow, reference)
+        if plan.parts > 1:
+            _gather(flow, plan)
         if plan.vector > 1:
             vectorize_accesses(flow, reference, in_shared)
         for s in (*held, *in_shared) if in_shared else ():
@@ -191,6 +194,16 @@ class ReductionScheduler:
         return Parallel.UNROLL if is_ragged else Parallel.SERIAL
 
 
+def _gather(flow: Dataflow, plan: ReductionPlan) -> None:
+    """Lets the blocks that share rows gather what each of them reduced; the results of all lanes of
+    a thread go at once."""
+    for s in flow.stages:
+        if s.is_reduction:
+            gather_blocks(flow, s, "all")
+            if plan.vector > 1 and not plan.inner:
+                set_loops(flow, s, (*s.loops[:-1], Loop(s.loops[-1].axis, Parallel.VECTORIZE)))
+
+
 def _side_by_side(s: Stage, order: Sequence[Parallel]) -> tuple[AxisClass, ...]:
     """The classes of a tensor in shared memory with neighbouring threads next to each other, then
     lanes; the trips that it outlives come before the threads of a warp."""
@@ -230,12 +243,13 @@ def _loops(
         if plan.rows > 1:
             kept, own = split(flow, kept, plan.rows)
             several.append(Loop(own.axis, Parallel.UNROLL))
-        out += [Loop(kept.axis, Parallel.BIDX), *beside]
+        out += [Loop(kept.axis, Parallel.BIDY if plan.parts > 1 else Parallel.BIDX), *beside]
     if reduced is not None:
-        if plan.cluster > 1:
-            size = -(-estimate(reduced.axis.extent) // plan.cluster)
+        if max(plan.cluster, plan.parts) > 1:
+            size = -(-estimate(reduced.axis.extent) // max(plan.cluster, plan.parts))
             blocks, reduced = split(flow, reduced, size)
-            out.append(Loop(blocks.axis, Parallel.CLUSTERX))
+            dim = Parallel.CLUSTERX if plan.cluster > 1 else Parallel.BIDX
+            out.append(Loop(blocks.axis, dim))
         if plan.reduce_threads > 1:
             trips, threads = split(flow, reduced, plan.reduce_threads)
             out += [Loop(threads.axis, reduce_dim), Loop(trips.axis, walk)]

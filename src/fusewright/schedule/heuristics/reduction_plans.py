@@ -114,12 +114,16 @@ class ReductionPlan:
     """Rows that a thread has part of."""
     lanes_down: bool = False
     """Whether the lanes of a warp share columns, of which a row has less than a line."""
+    parts: int = 1
+    """Blocks of the grid, neighbours, that share a row and gather each other's results."""
 
     def candidate(self, target: Target) -> Candidate[ReductionPlan]:
         """The plan with its parameters by name."""
         kind = "inner" if self.inner else "outer"
         if self.cluster > 1:
             kind += "_cluster"
+        if self.parts > 1:
+            kind += "_gathered"
         where = {Memory.LOCAL: "persistent", Memory.SHARED: "shared", None: "multi_pass"}
         params = Params.of(
             f"{kind}_{where[self.held_in]}",
@@ -130,6 +134,7 @@ class ReductionPlan:
             cluster=self.cluster if self.cluster > 1 else None,
             rows=self.rows if self.rows > 1 else None,
             lanes_down=self.lanes_down or None,
+            parts=self.parts if self.parts > 1 else None,
         )
         return Candidate(self.what, params, self)
 
@@ -153,12 +158,15 @@ class ReductionPlan:
         if not self.inner:
             size = f"{self.kept_threads} by {self.reduce_threads} threads, vectors of {self.vector}"
             shared_out = f" of a cluster of {self.cluster}" if self.cluster > 1 else ""
+            shared_out = f" of {self.parts} blocks" if self.parts > 1 else shared_out
             down = ", lanes down" if self.lanes_down else ""
             return f"columns {held}{shared_out}, {size}{down}"
         if self.cluster > 1:
             return (
                 f"row in a cluster of {self.cluster}, slices {held}, {self.reduce_threads} threads"
             )
+        if self.parts > 1:
+            return f"row in {self.parts} blocks, slices {held}, {self.reduce_threads} threads"
         several = f", {self.kept_threads} rows a block" if self.kept_threads > 1 else ""
         at_once = f", {self.rows} at once" if self.rows > 1 else ""
         return f"row {held}, {self.reduce_threads} threads{several}{at_once}"
@@ -187,6 +195,9 @@ def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
         yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * SLICE_THREADS)
     yield _plan(rows, None, threads, trips, target)
+    if rows.rows <= target.multiprocessors:  # no other block computes while one waits
+        threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
+        yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector)
     yield from _several_rows(rows, _plan(rows, None, threads, trips, target).plan, target)
     yield from _shared_out(rows, target)
@@ -214,10 +225,13 @@ def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionP
         yield Refused("row in a cluster", "a row fits a block")
         yield Refused("row in shared memory, alone", "a row fits beside others")
     else:
-        yield from _clusters(rows, target)
-        yield from _alone(rows, target)
+        together = [*_clusters(rows, target), *_alone(rows, target)]
+        yield from together
+        fits = any(isinstance(c, Candidate) for c in together)
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
     yield _plan(rows, None, threads, trips, target)
+    if not fits:
+        yield from _gathered(rows, target)
 
 
 def _in_a_block(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -284,6 +298,26 @@ def _clusters(rows: ReductionFacts, target: Target) -> Iterator[Listed[Reduction
             yield _slices(rows, cluster, nbytes, target.shared_nbytes_of_several, target)
     for cluster in sizes:
         yield _shared_slices(rows, cluster, target.shared_nbytes_of_one, target)
+
+
+def _gathered(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Slices of a row that no cluster holds in shared memory of neighbouring blocks of the grid,
+    which gather each other's results: as many as run at once, or as a row needs. Two blocks on a
+    multiprocessor, so that one moves data while the other waits, else one."""
+    for limit in (target.shared_nbytes_of_several, target.shared_nbytes_of_one):
+        least = max(blocks_at_once(limit, target) // rows.rows, -(-rows.nbytes // limit), 2)
+        for parts in range(min(least, target.multiprocessors), target.multiprocessors + 1):
+            found = _shared_slices(rows, parts, limit, target)
+            if isinstance(found, Candidate) and parts * rows.vector <= rows.columns:
+                yield replace(found.plan, cluster=1, parts=parts).candidate(target)
+                return
+    what = "row in blocks that wait for each other"
+    yield Refused(what, f"{rows.nbytes} bytes, or no vectors to copy")
+
+
+def blocks_at_once(nbytes: int, target: Target) -> int:
+    """Blocks of so much shared memory that run at once, two on a multiprocessor at most."""
+    return target.multiprocessors * (1 if nbytes > target.shared_nbytes_of_several else 2)
 
 
 def _slices(

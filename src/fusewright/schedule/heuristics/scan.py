@@ -225,6 +225,19 @@ class ScanScheduler:
             and 2 * self._run * down <= self._length
         ):
             yield self._block(self._run, 2 * down, side)
+        yield from self._wide_strips(side)
+
+    def _wide_strips(self, side: int) -> Iterator[ScanPlan]:
+        """Two lines of each row side by side, where a strip of `side` threads is narrower and rows
+        begin anywhere: blocks on both sides of a border read the sectors there, by twos."""
+        row, wide = self._neighbours * self._nbytes, self._vector * self._nbytes
+        most = min(2 * LINE_NBYTES // wide, -(-self._neighbours // self._vector))
+        if row % SECTOR_NBYTES == 0 or most <= side:
+            return
+        for threads in (2 * THREADS, THREADS):
+            down = max(1, min(threads // most, -(-self._length // self._run)))
+            if self._lines >= self._vector * most * self._target.multiprocessors:
+                yield self._block(self._run, down, most)
 
     def _in_parts(self) -> Iterator[ScanPlan]:
         """Blocks share long lines of which there are few: as many as run at once, each of which
