@@ -70,17 +70,17 @@ def _run(words: Sequence[tuple[str, int]]) -> Run:
 def messages(root: Path) -> Iterator[Message]:
     """The errors of `ERRORS` that the sources under a folder make."""
     for file in sorted(root.rglob("*.py")):
-        tree = ast.parse(file.read_text())
-        made = dict(_makers(tree))
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        made = dict(_makers(nodes))
+        for node in nodes:
             for line, error, texts in _made(node, made):
                 if parts := tuple(_parts(texts)):
                     yield Message(file.relative_to(root), line, error, parts)
 
 
-def _makers(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _makers(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Functions that do nothing but raise or return an error, with its class."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef):
             match [s for s in node.body if not _is_text(s)]:
                 case [ast.Raise(exc=ast.Call(func=ast.Name(id=error)))] if error in ERRORS:

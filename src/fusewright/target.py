@@ -58,6 +58,11 @@ ISSUE_PER_CLOCK = 4  # warp instructions that a multiprocessor's schedulers issu
 SHARED_NBYTES_PER_CLOCK = 128  # of a multiprocessor
 
 
+def equal_registers(nthreads: int) -> int:
+    """Registers of each of so many threads that share those of a multiprocessor equally."""
+    return REGISTERS_PER_SM // nthreads // REGISTER_UNIT * REGISTER_UNIT
+
+
 def mma_per_clock(itemsize: int) -> int:
     """Pairs of values of so many bytes that the matrix units of a multiprocessor multiply in a
     clock: 2048 of 16 bits, half as many of 32, twice as many of 8 (data sheet of the H200: 989,
@@ -149,6 +154,15 @@ class Target:
     def max_cluster(self) -> int:
         """Blocks that a cluster may have, 1 where there are no clusters."""
         return MAX_CLUSTER if self.has_cluster else 1
+
+    def blocks_at_once(self, nthreads: int, shared_nbytes: int) -> int:
+        """The blocks of so many threads, with so much shared memory each, that a multiprocessor
+        holds, registers aside. What it has more than a block may use, the system reserves for each
+        block."""
+        reserved = self.shared_nbytes_per_sm - self.shared_nbytes_per_block
+        by_memory = self.shared_nbytes_per_sm // (shared_nbytes + reserved)
+        by_threads = self.threads_per_sm // (-(-nthreads // WARP_SIZE) * WARP_SIZE)
+        return min(by_memory, by_threads, self.blocks_per_sm)
 
     def clusters_at_once(self, size: int) -> int:
         """The clusters of so many blocks, each with a multiprocessor to itself, that surely run at

@@ -27,9 +27,8 @@ from fusewright.target import (
     BULK_ALIGNMENT,
     MAX_BOX_EXTENT,
     MAX_BOX_RANK,
-    REGISTER_UNIT,
-    REGISTERS_PER_SM,
     WARPGROUP_SIZE,
+    equal_registers,
 )
 
 ROUNDINGS = ("", "tf32")
@@ -153,8 +152,7 @@ def _accumulators(facts: KernelFacts) -> Iterator[Problem]:
 def launch_registers(nthreads: int, min_blocks: int) -> int:
     """Registers that each thread has when it begins, in blocks of which a multiprocessor holds so
     many."""
-    threads = nthreads * max(1, min_blocks)
-    return REGISTERS_PER_SM // threads // REGISTER_UNIT * REGISTER_UNIT
+    return equal_registers(nthreads * max(1, min_blocks))
 
 
 def _register_pool(facts: KernelFacts) -> Iterator[Problem]:

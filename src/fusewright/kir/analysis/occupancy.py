@@ -30,16 +30,10 @@ values alive: the compiler starts loads early."""
 
 
 def blocks_by_memory(target: Target, nthreads: int, shared_nbytes: int) -> int:
-    """Blocks that a multiprocessor holds, registers aside; 0 when one does not fit.
-
-    What a multiprocessor has more than a block may use is reserved by the system for each block.
-    """
+    """Blocks that a multiprocessor holds, registers aside; 0 when one does not fit."""
     if shared_nbytes > target.shared_nbytes_per_block:
         return 0
-    reserved = target.shared_nbytes_per_sm - target.shared_nbytes_per_block
-    by_memory = target.shared_nbytes_per_sm // (shared_nbytes + reserved)
-    by_threads = target.threads_per_sm // (_nwarps(nthreads) * WARP_SIZE)
-    return min(by_memory, by_threads, target.blocks_per_sm)
+    return target.blocks_at_once(nthreads, shared_nbytes)
 
 
 def blocks_by_registers(target: Target, nthreads: int, registers: int) -> int:

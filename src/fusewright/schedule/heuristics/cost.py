@@ -234,12 +234,7 @@ def _asked(work: Work) -> tuple[float, float]:
 def resident_blocks(work: Work, target: Target) -> int:
     """Blocks that a multiprocessor holds at a time, at least 1. Launch bounds are kept."""
     threads = warps(work.threads) * WARP_SIZE
-    reserved = target.shared_nbytes_per_sm - target.shared_nbytes_per_block
-    fit = min(
-        target.threads_per_sm // threads,
-        target.blocks_per_sm,
-        target.shared_nbytes_per_sm // (work.shared_nbytes + reserved),
-    )
+    fit = target.blocks_at_once(threads, work.shared_nbytes)
     by_registers = target.registers_per_sm // (threads * work.registers)
     return max(1, min(fit, max(by_registers, work.min_blocks)))
 

@@ -15,9 +15,9 @@ from fusewright.target import (
     MATRICES_COLUMNS,
     MMA_COLUMNS_UNIT,
     REGISTER_UNIT,
-    REGISTERS_PER_SM,
     WARPGROUP_SIZE,
     Target,
+    equal_registers,
 )
 
 DEPTH_NBYTES = 128
@@ -157,8 +157,7 @@ class ProductPlan:
         if held < LARGE_TILE:
             return None
         groups = self.warpgroups + 1
-        equal = REGISTERS_PER_SM // (WARPGROUP_SIZE * groups * REGISTER_UNIT) * REGISTER_UNIT
-        room = groups * equal
+        room = groups * equal_registers(WARPGROUP_SIZE * groups)
         unit = self.warpgroups * REGISTER_UNIT
         multiplying = (room - LEAST_REGISTERS) // unit * REGISTER_UNIT
         return room - self.warpgroups * multiplying, multiplying

@@ -192,14 +192,8 @@ def _waiting(busy: float, plan: WarpPlan, target: Target) -> float:
 
 def resident_blocks(sizes: ProductSizes, plan: WarpPlan, target: Target) -> int:
     """Blocks that a multiprocessor holds at a time."""
-    return max(
-        1,
-        min(
-            target.registers_per_sm // (plan.threads * plan.registers),
-            target.shared_nbytes_per_sm // (plan.stage_nbytes(sizes) * plan.stages + 1024),
-            target.threads_per_sm // plan.threads,
-        ),
-    )
+    fit = target.blocks_at_once(plan.threads, plan.stage_nbytes(sizes) * plan.stages)
+    return max(1, min(fit, target.registers_per_sm // (plan.threads * plan.registers)))
 
 
 def _clocks_of_step(
