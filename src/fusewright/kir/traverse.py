@@ -177,7 +177,7 @@ class _Gathering:
 
     def node(self, node: Node) -> None:
         """Gathers from the fields of a node."""
-        if isinstance(node, Reg):
+        if type(node) is Reg:
             self.registers.append(node)
         self._fields(values_of(node, symbolic_fields(type(node))))
 

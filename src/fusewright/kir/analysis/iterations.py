@@ -17,7 +17,7 @@ from fusewright.core.symbolic import walk
 from fusewright.kir.analysis.lanes import Array, Known, holds, is_known, thread_values
 from fusewright.kir.analysis.rotation import Turning, rotation
 from fusewright.kir.analysis.sites import LoopScope, Path, RoleScope, StatementSite
-from fusewright.kir.ir import Alloc, Buffer, For, Kernel, Memory
+from fusewright.kir.ir import Buffer, For, Kernel, Memory
 from fusewright.kir.traits import MbarrierUse, MemoryUse
 from fusewright.target import WARP_SIZE
 
@@ -115,13 +115,14 @@ def loop_plans(
     uses: Iterable[tuple[int, StatementSite, MemoryUse]],
     places: Iterable[StatementSite],
     threads: Threads,
+    offsets: Mapping[Buffer, tuple[int, int]],
 ) -> dict[Path, LoopPlan]:
     """Per loop: all iterations, or a few periods of everything in it that depends on its variable.
+    `places` are the sites of statements that are not private, `offsets` the bytes of packed
+    buffers: the first, and the one behind the last.
 
     A loop that allows neither gets no iterations: its variable is unknown.
     """
-    places = tuple(places)
-    offsets = _offsets(places)
     alike: dict[object, list[_Inside]] = {}
     for found in _insides(uses, places).values():
         role = found.loop.path if found.role is None else found.loop.node.extent
@@ -156,23 +157,12 @@ def _insides(
             if counts:
                 found.uses.setdefault(key, use)
     for site in places:
-        mbarrier = None if site.statement.is_private else site.statement.mbarrier_use()
+        mbarrier = site.statement.mbarrier_use()
         if mbarrier is not None:
             key = mbarrier.barrier, mbarrier.act, mbarrier.steers, mbarrier.rank
             for found in note(site, mbarrier.steers, TRUE):
                 found.mbarriers.setdefault(key, mbarrier)
     return inside
-
-
-def _offsets(places: Iterable[StatementSite]) -> dict[Buffer, tuple[int, int]]:
-    """The bytes of packed buffers: the first, and the one behind the last."""
-    out: dict[Buffer, tuple[int, int]] = {}
-    for site in places:
-        s = site.statement
-        if isinstance(s, Alloc) and s.offset is not None:
-            size = constant_value(s.buffer.size) or 0
-            out[s.buffer] = s.offset, s.offset + size * s.buffer.dtype.nbytes
-    return out
 
 
 def _loop_plan(
