@@ -224,9 +224,8 @@ def _packed(kernel: Kernel) -> dict[Buffer, tuple[int, int]]:
 # --- what is enumerated once --------------------------------------------------------------------
 
 _KEPT_NBYTES = 1 << 26
-"""Of what is kept: that of the passes over one large kernel, or of some forty. Of a product whose
-tiles of the depth do not fill the laps of its ring, 500 iterations are enumerated in 50 million
-bytes; with half of that each pass enumerated most of them again (3.1 s of Python for 2.2)."""
+"""Of what is kept: that of the passes over one large kernel, or of some forty. Where less is kept
+than one kernel needs, each pass enumerates most of it again."""
 _ENTRY_NBYTES = 1 << 10
 """What keeping something takes beside its arrays, roughly."""
 

@@ -74,6 +74,8 @@ class LoopPlan:
 _KEPT_NBYTES = 1 << 22
 _PLANS: Memo[LoopPlan] = Memo(_KEPT_NBYTES, lambda _, plan: 1024 + plan.values.nbytes)
 """Plans by what they follow from: passes look again at loops that the last one left alone."""
+_ALIKE: Memo[LoopPlan] = Memo(_KEPT_NBYTES, lambda _, plan: 1024 + plan.values.nbytes)
+"""Plans by what they say: what is enumerated by one is not again by another that says the same."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +132,7 @@ def loop_plans(
     out: dict[Path, LoopPlan] = {}
     for group in alike.values():
         key = (*(x.key for x in group), threads.key, tuple(offsets.items()))
-        plan = _PLANS.get(key, partial(_loop_plan, group, threads.known, offsets))
+        plan = _PLANS.get(key, partial(_same_plan, group, threads.known, offsets))
         out.update((x.loop.path, plan) for x in group)
     return out
 
@@ -163,6 +165,15 @@ def _insides(
             for found in note(site, mbarrier.steers, TRUE):
                 found.mbarriers.setdefault(key, mbarrier)
     return inside
+
+
+def _same_plan(
+    group: Sequence[_Inside], threads: Known, offsets: Mapping[Buffer, tuple[int, int]]
+) -> LoopPlan:
+    """The plan of loops, as the one object that says this."""
+    plan = _loop_plan(group, threads, offsets)
+    key = plan.values.tobytes(), plan.period, plan.is_whole, plan.stands_for_all
+    return _ALIKE.get(key, lambda: plan)
 
 
 def _loop_plan(
