@@ -166,16 +166,16 @@ def as_expr(value: IntLike) -> Expr:
 
 def constant_value(e: IntLike) -> int | None:
     """The value of a constant expression, else None."""
-    if isinstance(e, Int):
+    if type(e) is Int:
         return e.value
     return None if isinstance(e, Expr) else int(e)
 
 
 def parts_of(e: Expr) -> tuple[int, tuple[Term, ...]]:
     """The constant and the terms of an expression."""
-    if isinstance(e, Int):
+    if type(e) is Int:
         return e.value, ()
-    if isinstance(e, Sum):
+    if type(e) is Sum:
         return e.constant, e.terms
     assert isinstance(e, Atom)
     return 0, (Term((e,), 1),)
@@ -283,7 +283,7 @@ def add(*values: IntLike) -> Expr:
     constant = 0
     others: list[Expr] = []
     for v in values:
-        if isinstance(v, Int):
+        if type(v) is Int:
             constant += v.value
         elif isinstance(v, Expr):
             others.append(v)

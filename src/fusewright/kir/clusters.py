@@ -7,7 +7,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 from fusewright.kir.ir import Body, Buffer, ClusterArrive, ClusterWait, Kernel, RemoteStore
-from fusewright.kir.traverse import acting_statements, bodies_of, statements_of, walk_statements
+from fusewright.kir.traverse import (
+    acting_statements,
+    bodies_of,
+    body_fields,
+    statements_of,
+    walk_statements,
+)
 
 KEPT = 4
 """Kernels of which is kept what was found: several passes ask in turn."""
@@ -57,7 +63,9 @@ def _neighbours(body: Body) -> Iterator[tuple[ClusterArrive | ClusterWait, ...]]
     for s in body:
         if isinstance(s, ClusterArrive | ClusterWait):
             found.append(s)
-        elif any(isinstance(t, ClusterArrive | ClusterWait) for t in walk_statements(s)):
+        elif body_fields(type(s)) and any(
+            isinstance(t, ClusterArrive | ClusterWait) for t in walk_statements(s)
+        ):
             found.append(None)
     for a, b in pairwise(found):
         if a is not None and b is not None:

@@ -156,9 +156,11 @@ def _allocated_once(facts: KernelFacts) -> Iterator[Problem]:
 def _variables_in_scope(facts: KernelFacts) -> Iterator[Problem]:
     for place in facts.places:
         s = place.statement
-        if isinstance(s, For) and s.var in place.variables:
-            yield s, f"variable {s.var} is already in use around this loop"
-        own = {s.var} if isinstance(s, For) else set[Var]()
+        own = set[Var]()
+        if type(s) is For:
+            own.add(s.var)
+            if s.var in place.variables:
+                yield s, f"variable {s.var} is already in use around this loop"
         for value in own_expressions(s):
             for v in all_variables(value):
                 known = v in place.variables or v in own or isinstance(v, RegVar)

@@ -65,7 +65,7 @@ class Substitution:
 
     def node(self, node: N) -> N:
         """The node with every symbol in it replaced."""
-        if isinstance(node, For):
+        if type(node) is For:
             self._rebind(node)
         changed: dict[str, object] = {}
         names = symbolic_fields(type(node))

@@ -139,12 +139,12 @@ def _operands(facts: KernelFacts) -> Iterator[Problem]:
         yield from ((s, problem) for problem in s.problems())
         if isinstance(s, Alloc):
             continue
-        named = [r for r in children(s) if isinstance(r, Reg)]
+        named = [r for r in children(s) if type(r) is Reg]
         registers = [u.reg for u in register_uses(s)] if named else []
         for r in named:
             if r not in registers:
                 yield s, f"it names the register {r.buffer}[{r.index}] and does not say what for"
-        buffers = [b for b in values_of(s, fields_of(type(s))) if isinstance(b, Buffer)]
+        buffers = [b for b in values_of(s, fields_of(type(s))) if type(b) is Buffer]
         used = [u.buffer for u in s.memory_uses()] if buffers else []
         for b in buffers:
             if b not in used:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cache, lru_cache
 from itertools import chain
-from typing import TypeAlias, TypeVar, cast, get_type_hints
+from typing import Any, TypeAlias, TypeVar, cast, get_type_hints
 
 from fusewright.core.conditions import Truth
 from fusewright.core.expr import Expr, Int, Var, variables
@@ -49,19 +49,18 @@ def with_bodies(node: N, f: Callable[[Body], Body]) -> N:
 
 def map_body(body: Body, f: Callable[[Statement], Statement | Iterable[Statement]]) -> Body:
     """The body with each statement replaced by `f(statement)`, one or several, in order."""
-    out: list[Statement] = []
-    same = True
-    for s in body:
+    out: list[Statement] | None = None
+    for at, s in enumerate(body):
         new = f(s)
-        if new is s:
-            out.append(s)
-            continue
-        same = False
+        if out is None:
+            if new is s:
+                continue
+            out = list(body[:at])
         if isinstance(new, Statement):
             out.append(new)
         else:
             out += new
-    return body if same or tuple(out) == body else tuple(out)
+    return body if out is None or tuple(out) == body else tuple(out)
 
 
 def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
@@ -106,6 +105,13 @@ def _by_class(node: Node) -> tuple[tuple[Statement, ...], dict[type[Statement], 
     for at, s in enumerate(listed):
         places.setdefault(type(s), []).append(at)
     return listed, places
+
+
+def with_inner(statement: Statement) -> Iterable[Statement]:
+    """A statement and all those below it, in textual order."""
+    if not body_fields(type(statement)):
+        return (statement,)
+    return chain((statement,), walk_statements(statement))
 
 
 def statements_of(node: Node, *wanted: type[S]) -> tuple[S, ...]:
@@ -177,25 +183,25 @@ class _Gathering:
 
     def node(self, node: Node) -> None:
         """Gathers from the fields of a node."""
-        if isinstance(node, Reg):
+        if type(node) is Reg:
             self.registers.append(node)
         self._fields(values_of(node, symbolic_fields(type(node))))
 
-    def _fields(self, found: tuple[object, ...]) -> None:
+    def _fields(self, found: tuple[Any, ...]) -> None:
         for value in found:
-            match _kind(type(value)):
+            match _kind(value.__class__):
                 case _Kind.PLAIN:
                     self.values.append(value)
                 case _Kind.BUFFER:
                     self.values.append(value)
-                    self.buffers.append(cast("Buffer", value))
+                    self.buffers.append(value)
                 case _Kind.NODE:
-                    self.node(cast("Node", value))
+                    self.node(value)
                 case _Kind.TUPLE:
-                    self._fields(cast("tuple[object, ...]", value))
+                    self._fields(value)
                 case _Kind.SYMBOLIC:
                     self.values.append(value)
-                    self._expression(cast("Symbolic", value))
+                    self._expression(value)
                 case _Kind.STATEMENT:
                     pass
 

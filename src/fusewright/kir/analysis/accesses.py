@@ -17,7 +17,7 @@ import numpy as np
 
 from fusewright.choice import Choice
 from fusewright.core.conditions import TRUE, Cond, negate
-from fusewright.core.expr import Expr, add
+from fusewright.core.expr import Expr, add, constant_value
 from fusewright.core.memo import Memo
 from fusewright.core.substitution import substitute
 from fusewright.kir.analysis.async_run import Instance
@@ -41,7 +41,7 @@ from fusewright.kir.analysis.lanes import (
     holds,
     split_unknown,
 )
-from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, StatementSite, sites
+from fusewright.kir.analysis.sites import KEPT, LoopScope, Path, StatementSite, acting_sites, sites
 from fusewright.kir.analysis.uses import memory_uses
 from fusewright.kir.clusters import exported_buffers
 from fusewright.kir.ir import Alloc, Buffer, Kernel, Memory
@@ -177,14 +177,14 @@ def find(kernel: Kernel) -> Found:
     exported = exported_buffers(kernel)
     uses = [
         (order, site, _across(use, kernel) if use.buffer in exported else use)
-        for order, site in enumerate(places)
-        if not site.statement.is_private
+        for order, site in acting_sites(kernel)
         for use in memory_uses(site.statement)
     ]
     written = {u.buffer for _, _, u in uses if u.writes}.difference(kernel.stored_once)
     uses = [x for x in uses if x[2].buffer.memory is Memory.SHARED or x[2].buffer in written]
     own, every = threads_in(kernel), threads_in(kernel, across_blocks=True)
-    plans = loop_plans(uses, places, own)
+    acting = [site for _, site in acting_sites(kernel)]
+    plans = loop_plans(uses, acting, own, _packed(kernel))
     values = {path: plan.values for path, plan in plans.items()}
     base = tuple(
         _access(order, site, use, every if use.buffer in exported else own, plans)
@@ -207,16 +207,25 @@ def shared_allocs(kernel: Kernel) -> tuple[tuple[StatementSite, Alloc], ...]:
     return tuple(
         (s, s.statement)
         for s in sites(kernel)
-        if isinstance(s.statement, Alloc) and s.statement.buffer.memory is Memory.SHARED
+        if type(s.statement) is Alloc and s.statement.buffer.memory is Memory.SHARED
     )
+
+
+def _packed(kernel: Kernel) -> dict[Buffer, tuple[int, int]]:
+    """The bytes of packed buffers: the first, and the one behind the last."""
+    out: dict[Buffer, tuple[int, int]] = {}
+    for _, a in shared_allocs(kernel):
+        if a.offset is not None:
+            nbytes = (constant_value(a.buffer.size) or 0) * a.buffer.dtype.nbytes
+            out[a.buffer] = a.offset, a.offset + nbytes
+    return out
 
 
 # --- what is enumerated once --------------------------------------------------------------------
 
 _KEPT_NBYTES = 1 << 26
-"""Of what is kept: that of the passes over one large kernel, or of some forty. Of a product whose
-tiles of the depth do not fill the laps of its ring, 500 iterations are enumerated in 50 million
-bytes; with half of that each pass enumerated most of them again (3.1 s of Python for 2.2)."""
+"""Of what is kept: that of the passes over one large kernel, or of some forty. Where less is kept
+than one kernel needs, each pass enumerates most of it again."""
 _ENTRY_NBYTES = 1 << 10
 """What keeping something takes beside its arrays, roughly."""
 

@@ -6,7 +6,7 @@ proxy"); where one thread writes and issues, between the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -23,7 +23,7 @@ from fusewright.kir.analysis.order import (
     sync_points,
 )
 from fusewright.kir.analysis.ownership import spaces
-from fusewright.kir.analysis.sites import KEPT, Path, sites
+from fusewright.kir.analysis.sites import KEPT, Path, acting_sites
 from fusewright.kir.ir import Kernel, Memory, ProxyFence
 
 
@@ -50,7 +50,7 @@ def fences_of(kernel: Kernel) -> tuple[Fence, ...]:
         Fence(
             sync_at(position_of(s.path), s.scopes, SyncScope.BLOCK), s.statement.space, s.statement
         )
-        for s in sites(kernel)
+        for _, s in acting_sites(kernel)
         if isinstance(s.statement, ProxyFence)
     )
 
@@ -61,20 +61,19 @@ def unfenced(kernel: Kernel) -> tuple[Hazard, ...]:
     return tuple(h for h in proxy_hazards(kernel) if not is_covered(h, handed_on(h, syncs), fences))
 
 
-def handed_on(h: Hazard, syncs: Iterable[SyncPoint]) -> tuple[Hazard, ...]:
-    """The way from a write to where its thread fences at the latest: the arrival at each sync that
+def handed_on(h: Hazard, syncs: Iterable[SyncPoint]) -> Iterator[Hazard]:
+    """The ways from a write to where its thread fences at the latest: the arrival at each sync that
     hands it on, or, where one thread writes and issues, the access itself."""
     if h.scope is SyncScope.THREAD:
-        return (h,)
-    return tuple(_before_sync(h, path_at(p.since)) for p in syncs if orders(p, h))
+        yield h
+        return
+    yield from (_before_sync(h, path_at(p.since)) for p in syncs if orders(p, h))
 
 
-def is_covered(h: Hazard, ways: Sequence[Hazard], fences: Iterable[Fence]) -> bool:
+def is_covered(h: Hazard, ways: Iterable[Hazard], fences: Iterable[Fence]) -> bool:
     """Whether one of the fences stands where it makes the write visible."""
-    return any(
-        f.space is h.before_buffer.memory and any(orders(f.point, way) for way in ways)
-        for f in fences
-    )
+    points = [f.point for f in fences if f.space is h.before_buffer.memory]
+    return bool(points) and any(orders(p, way) for way in ways for p in points)
 
 
 def _before_sync(h: Hazard, sync: Path) -> Hazard:

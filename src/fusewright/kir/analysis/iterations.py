@@ -17,7 +17,7 @@ from fusewright.core.symbolic import walk
 from fusewright.kir.analysis.lanes import Array, Known, holds, is_known, thread_values
 from fusewright.kir.analysis.rotation import Turning, rotation
 from fusewright.kir.analysis.sites import LoopScope, Path, RoleScope, StatementSite
-from fusewright.kir.ir import Alloc, Buffer, For, Kernel, Memory
+from fusewright.kir.ir import Buffer, For, Kernel, Memory
 from fusewright.kir.traits import MbarrierUse, MemoryUse
 from fusewright.target import WARP_SIZE
 
@@ -74,6 +74,8 @@ class LoopPlan:
 _KEPT_NBYTES = 1 << 22
 _PLANS: Memo[LoopPlan] = Memo(_KEPT_NBYTES, lambda _, plan: 1024 + plan.values.nbytes)
 """Plans by what they follow from: passes look again at loops that the last one left alone."""
+_ALIKE: Memo[LoopPlan] = Memo(_KEPT_NBYTES, lambda _, plan: 1024 + plan.values.nbytes)
+"""Plans by what they say: what is enumerated by one is not again by another that says the same."""
 
 
 @dataclass(slots=True, eq=False)
@@ -115,13 +117,14 @@ def loop_plans(
     uses: Iterable[tuple[int, StatementSite, MemoryUse]],
     places: Iterable[StatementSite],
     threads: Threads,
+    offsets: Mapping[Buffer, tuple[int, int]],
 ) -> dict[Path, LoopPlan]:
     """Per loop: all iterations, or a few periods of everything in it that depends on its variable.
+    `places` are the sites of statements that are not private, `offsets` the bytes of packed
+    buffers: the first, and the one behind the last.
 
     A loop that allows neither gets no iterations: its variable is unknown.
     """
-    places = tuple(places)
-    offsets = _offsets(places)
     alike: dict[object, list[_Inside]] = {}
     for found in _insides(uses, places).values():
         role = found.loop.path if found.role is None else found.loop.node.extent
@@ -129,7 +132,7 @@ def loop_plans(
     out: dict[Path, LoopPlan] = {}
     for group in alike.values():
         key = (*(x.key for x in group), threads.key, tuple(offsets.items()))
-        plan = _PLANS.get(key, partial(_loop_plan, group, threads.known, offsets))
+        plan = _PLANS.get(key, partial(_same_plan, group, threads.known, offsets))
         out.update((x.loop.path, plan) for x in group)
     return out
 
@@ -156,7 +159,7 @@ def _insides(
             if counts:
                 found.uses.setdefault(key, use)
     for site in places:
-        mbarrier = None if site.statement.is_private else site.statement.mbarrier_use()
+        mbarrier = site.statement.mbarrier_use()
         if mbarrier is not None:
             key = mbarrier.barrier, mbarrier.act, mbarrier.steers, mbarrier.rank
             for found in note(site, mbarrier.steers, TRUE):
@@ -164,15 +167,13 @@ def _insides(
     return inside
 
 
-def _offsets(places: Iterable[StatementSite]) -> dict[Buffer, tuple[int, int]]:
-    """The bytes of packed buffers: the first, and the one behind the last."""
-    out: dict[Buffer, tuple[int, int]] = {}
-    for site in places:
-        s = site.statement
-        if isinstance(s, Alloc) and s.offset is not None:
-            size = constant_value(s.buffer.size) or 0
-            out[s.buffer] = s.offset, s.offset + size * s.buffer.dtype.nbytes
-    return out
+def _same_plan(
+    group: Sequence[_Inside], threads: Known, offsets: Mapping[Buffer, tuple[int, int]]
+) -> LoopPlan:
+    """The plan of loops, as the one object that says this."""
+    plan = _loop_plan(group, threads, offsets)
+    key = plan.values.tobytes(), plan.period, plan.is_whole, plan.stands_for_all
+    return _ALIKE.get(key, lambda: plan)
 
 
 def _loop_plan(

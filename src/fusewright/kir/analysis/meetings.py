@@ -410,7 +410,7 @@ def _touches(places: Sequence[StatementSite], buffers: set[Buffer]) -> dict[Buff
     out: dict[Buffer, list[_Touch]] = {b: [] for b in buffers}
     for site in places:
         s = site.statement
-        mma = s if isinstance(s, Mma) else None
+        mma = s if type(s) is Mma else None
         for use in register_uses(s):
             if use.reg.buffer in buffers and use.writes:
                 out[use.reg.buffer].append(_Touch(site, *_span(use), True, mma))

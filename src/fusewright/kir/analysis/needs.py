@@ -14,7 +14,7 @@ from fusewright.kir.traverse import (
     own_registers,
     registers_read,
     registers_written,
-    walk_statements,
+    with_inner,
 )
 from fusewright.memory import Memory
 
@@ -97,14 +97,14 @@ def is_choice(s: Statement) -> TypeGuard[Compute]:
 
 def slots_written(s: Statement) -> Iterator[Slot]:
     """The registers that a statement and those below it may write."""
-    for inner in (s, *walk_statements(s)):
+    for inner in with_inner(s):
         for use in registers_written(inner):
             yield from _slots(use.reg, use.width)
 
 
 def slots_read(s: Statement) -> Iterator[Slot]:
     """The registers that a statement and those below it mention, but for those they only set."""
-    for inner in (s, *walk_statements(s)):
+    for inner in with_inner(s):
         for r, width in registers_read(inner):
             yield from _slots(r, width)
 
@@ -133,7 +133,7 @@ def _own(body: Body) -> frozenset[Buffer]:
     indices only."""
     own = {s.buffer for s in body if isinstance(s, Alloc) and s.buffer.memory is Memory.LOCAL}
     for s in body:
-        for inner in (s, *walk_statements(s)):
+        for inner in with_inner(s):
             own -= {r.buffer for r in own_registers(inner) if constant_value(r.index) is None}
     return frozenset(own)
 

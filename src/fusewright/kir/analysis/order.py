@@ -22,10 +22,10 @@ from fusewright.kir.analysis.sites import (
     RoleScope,
     Scope,
     StatementSite,
+    acting_sites,
     contains,
-    sites,
 )
-from fusewright.kir.analysis.split_barriers import split_barriers_in
+from fusewright.kir.analysis.split_barriers import split_barriers, split_barriers_in
 from fusewright.kir.analysis.uniformity import threads_of
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.ir import (
@@ -172,7 +172,7 @@ def gap_position(body: Path, index: int) -> Position:
 def sync_points(kernel: Kernel) -> tuple[tuple[StatementSite, SyncPoint], ...]:
     """The syncs of a kernel that order memory, in textual order; a cluster barrier and a split
     barrier stand where their waits do."""
-    places = sites(kernel)
+    places = [s for _, s in acting_sites(kernel)]
     whole = _whole_barriers(kernel, places)
     arrivals = {wait: arrive for arrive, wait in cluster_barriers(kernel)}
     halves = {b.wait: b.arrive for b in split_barriers_in(places, kernel)}
@@ -242,7 +242,7 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
         is_between = before < point.since and point.position < after
         if not (is_between or hazard.more_before or hazard.more_after):
             return False
-    roles = (s.path for s in point.scopes if isinstance(s, RoleScope))
+    roles = [s.path for s in point.scopes if type(s) is RoleScope]
     if not all(contains(r, hazard.before) and contains(r, hazard.after) for r in roles):
         return False
     if hazard.carried is not None:
@@ -358,7 +358,7 @@ def ordered_by(kernel: Kernel, found: Iterable[Hazard]) -> dict[int, tuple[Hazar
     listed = tuple(found)
     out = {sync_id(s): tuple(h for h in listed if orders(p, h)) for s, p in points}
     parts = [(arrive, wait) for arrive, wait in cluster_barriers(kernel)]
-    parts += [(s, b.wait) for b in split_barriers_in(sites(kernel), kernel) for s in b.statements]
+    parts += [(s, b.wait) for b in split_barriers(kernel) for s in b.statements]
     return out | {part.id: out[wait.id] for part, wait in parts}
 
 

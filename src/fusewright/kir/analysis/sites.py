@@ -100,6 +100,12 @@ def _note_sites(
                 out.append(StatementSite(here, statement, scopes, loops, branches, role))
 
 
+@lru_cache(maxsize=KEPT)
+def acting_sites(kernel: Kernel) -> tuple[tuple[int, StatementSite], ...]:
+    """The sites of statements that are not private, by their positions among all."""
+    return tuple([x for x in enumerate(sites(kernel)) if not x[1].statement.is_private])
+
+
 def common_loops(a: StatementSite, b: StatementSite) -> tuple[LoopScope, ...]:
     """The loops around both, outermost first."""
     shared: list[LoopScope] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fusewright.core.expr import ZERO, Expr, add, mod, mul, variables
 from fusewright.core.node import Node, rewrite
-from fusewright.kir.analysis.sites import LoopScope, Scope, StatementSite, sites
+from fusewright.kir.analysis.sites import LoopScope, Scope, StatementSite, acting_sites
 from fusewright.kir.ir import (
     Alloc,
     Buffer,
@@ -41,7 +41,7 @@ class SplitBarrier:
 
 def split_barriers(kernel: Kernel) -> tuple[SplitBarrier, ...]:
     """The split barriers of a kernel, in order of their waits."""
-    return split_barriers_in(sites(kernel), kernel)
+    return split_barriers_in([s for _, s in acting_sites(kernel)], kernel)
 
 
 def split_barriers_in(places: Iterable[StatementSite], kernel: Kernel) -> tuple[SplitBarrier, ...]:

@@ -22,7 +22,7 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.traits import RegisterUse
 from fusewright.kir.traverse import (
-    bodies_of,
+    body_fields,
     map_body,
     register_uses,
     registers_written,
@@ -88,7 +88,7 @@ def _body(body: Body, copies: _Copies) -> Body:
 
 def _statement(s: Statement, copies: _Copies) -> Statement:
     """The statement with its reads replaced; `copies` is brought up to date behind it."""
-    if bodies_of(s):
+    if body_fields(type(s)):
         if isinstance(s, For):  # an earlier iteration may have written
             _forget_written(s, copies)
         new = with_bodies(s, lambda body: _body(body, copies.fork()))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusewright.core.expr import ZERO, Int
-from fusewright.core.node import Node, rewrite
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.deliveries import delivered_nbytes
 from fusewright.kir.insertion import next_sync_id
@@ -24,7 +23,14 @@ from fusewright.kir.ir import (
     Roles,
     Statement,
 )
-from fusewright.kir.traverse import own_values, walk_statements
+from fusewright.kir.traverse import (
+    body_fields,
+    map_body,
+    own_buffers,
+    statements_of,
+    with_bodies,
+    with_inner,
+)
 from fusewright.target import COUNTED_STORE_NBYTES
 
 _ISSUER = 0
@@ -49,7 +55,7 @@ def count_remote_stores(kernel: Kernel) -> Kernel:
         return kernel
     number = next_sync_id(kernel)
     begin: list[Statement] = []
-    changed: dict[Node, Node | tuple[Node, ...]] = {}
+    changed: dict[Statement, Statement | tuple[Statement, ...]] = {}
     for i, x in enumerate(exchanges):
         names = ", ".join(dict.fromkeys(s.dst.name for s in x.stores))
         full = Buffer(f"full{i + 1}", uint64, Int(1), Memory.SHARED, uint64.nbytes)
@@ -62,8 +68,18 @@ def count_remote_stores(kernel: Kernel) -> Kernel:
         changed |= {s: replace(s, barrier=full) for s in x.stores}
         changed[x.reader] = (MbarWait(number + 2, why, full, ZERO, ZERO), x.reader)
         number += 3
-    done = rewrite(kernel, lambda node: changed.get(node, node))
-    return replace(done, body=(*begin, *done.body))
+    return replace(kernel, body=(*begin, *_changed(kernel.body, changed)))
+
+
+def _changed(body: Body, changed: Mapping[Statement, Statement | tuple[Statement, ...]]) -> Body:
+    """A body with some statements in it, or below it, replaced."""
+
+    def inner(s: Statement) -> Statement | tuple[Statement, ...]:
+        if s in changed or not body_fields(type(s)):
+            return changed.get(s, s)
+        return with_bodies(s, lambda b: _changed(b, changed))
+
+    return map_body(body, inner)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +125,7 @@ def _exchanges(kernel: Kernel, run: _Run) -> list[_Exchange]:
 def _once_exchanged(kernel: Kernel, run: _Run) -> frozenset[Buffer]:
     """The buffers that only remote stores of this body itself write, all before they are read, with
     as many bytes for every block."""
-    stored = [s for s in walk_statements(kernel) if isinstance(s, RemoteStore)]
+    stored = statements_of(kernel, RemoteStore)
     good: set[Buffer] = set()
     for buffer in dict.fromkeys(s.dst for s in stored):
         mine = [s for s in stored if s.dst is buffer]
@@ -128,10 +144,6 @@ def _delivered(s: RemoteStore, kernel: Kernel, run: _Run) -> int | None:
 
 def _uses(s: Statement, buffer: Buffer) -> bool:
     """Whether a statement, or one inside it, accesses the buffer."""
-    inside: Iterable[Statement] = (s, *walk_statements(s))
-    return any(_is_access(x, buffer) for x in inside)
-
-
-def _is_access(s: Statement, buffer: Buffer) -> bool:
-    values: Sequence[object] = tuple(own_values(s))
-    return not isinstance(s, Alloc) and any(v is buffer for v in values)
+    if s.is_private and not body_fields(type(s)):
+        return False
+    return any(buffer in own_buffers(x) for x in with_inner(s) if not x.is_private)

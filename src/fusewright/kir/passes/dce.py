@@ -8,6 +8,7 @@ from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Statement, S
 from fusewright.kir.traverse import (
     KEPT,
     bodies_of,
+    body_fields,
     map_bodies,
     own_buffers,
     registers_written,
@@ -48,13 +49,15 @@ def _is_dead(s: Statement, live: dict[Buffer, None]) -> bool:
     match s:
         case Alloc():
             return s.buffer not in live
+        case _ if not body_fields(type(s)):
+            targets = targets_of_write(s)
+            return bool(targets) and targets.isdisjoint(live)
         case For():
             return not s.body
         case If():
             return not s.then and not s.otherwise
         case _:
-            targets = targets_of_write(s)
-            return bool(targets) and not any(b in live for b in targets)
+            return False
 
 
 def _live(kernel: Kernel) -> dict[Buffer, None]:

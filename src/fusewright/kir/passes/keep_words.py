@@ -22,9 +22,11 @@ def keep_words(kernel: Kernel) -> Kernel:
     found = kept_in_words(kernel) - uncut
 
     def marked(n: Statement) -> Statement:
-        if isinstance(n, Alloc) and n.buffer in uncut and not n.uncut:
+        if type(n) is not Alloc:
+            return n
+        if n.buffer in uncut and not n.uncut:
             return replace(n, uncut=True)
-        if isinstance(n, Alloc) and n.buffer in found and not n.in_words:
+        if n.buffer in found and not n.in_words:
             return replace(n, in_words=True)
         return n
 

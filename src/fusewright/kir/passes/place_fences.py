@@ -32,7 +32,7 @@ def place_fences(kernel: Kernel, target: Target) -> Kernel:
     """
     pending = list(unfenced(kernel))
     syncs = sync_points(kernel)
-    ways = {h: handed_on(h, [p for _, p in syncs]) for h in pending}
+    ways = {h: tuple(handed_on(h, [p for _, p in syncs])) for h in pending}
     places = {s.path: s for s in sites(kernel)}
     added: dict[tuple[Path, int], list[ProxyFence]] = {}
     number = next_sync_id(kernel)

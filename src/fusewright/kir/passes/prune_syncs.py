@@ -248,7 +248,7 @@ class _Trials:
     def _ways(self, h: Hazard, points: Sequence[SyncPoint]) -> Sequence[Hazard]:
         key = h, tuple(id(p) for p in points)
         if key not in self._known_ways:
-            self._known_ways[key] = handed_on(h, points)
+            self._known_ways[key] = tuple(handed_on(h, points))
         return self._known_ways[key]
 
 

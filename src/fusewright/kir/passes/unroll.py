@@ -103,8 +103,8 @@ class _Unroller:
         """The body with its loops unrolled; the same object when there is nothing to do."""
         out: list[Statement] = []
         for s in body:
-            trips = self._trips(s, trip)
-            if isinstance(s, For) and trips is not None:
+            trips = self._trips(s, trip) if type(s) is For else None
+            if type(s) is For and trips is not None:
                 if trip is None:
                     out += [a for a in walk_statements(s) if _is_shared(a)]
                 for k in range(trips):
@@ -116,10 +116,8 @@ class _Unroller:
         same = len(out) == len(body) and all(map(is_, out, body))
         return body if same else tuple(out)
 
-    def _trips(self, s: Statement, trip: _Trip | None) -> int | None:
-        """The iterations of a loop that is to be written out; None for everything else."""
-        if not isinstance(s, For):
-            return None
+    def _trips(self, s: For, trip: _Trip | None) -> int | None:
+        """The iterations of a loop that is to be written out; None for other loops."""
         if s not in self._wanted:
             asks = s.unroll or counts_registers(s)
             self._wanted[s] = asks and (self._is_late or not _is_own(s))
@@ -130,11 +128,11 @@ class _Unroller:
     def _copy(self, s: Statement, trip: _Trip) -> Statement:
         """A statement as it stands in an iteration."""
         if trip.is_copy:
-            if isinstance(s, Alloc):
+            if type(s) is Alloc:
                 b = s.buffer
                 own = Buffer(self._own_name(b), b.dtype, b.size, b.memory, b.alignment, b.tile)
                 trip.buffers[b] = own
-            elif isinstance(s, For):
+            elif type(s) is For:
                 trip.replace(s.var, _own_variable(s, trip))
         if not body_fields(type(s)):
             new = trip.node(s)
@@ -212,7 +210,7 @@ def _shared_accesses(body: Body) -> int:
 
 
 def _is_shared(s: Statement) -> bool:
-    return isinstance(s, Alloc) and s.buffer.memory is Memory.SHARED
+    return type(s) is Alloc and s.buffer.memory is Memory.SHARED
 
 
 def counts_registers(loop: For) -> bool:
