@@ -97,9 +97,10 @@ NEAR = 1.03
 forms the one of fewer launches is the safer choice."""
 HELD_MARGIN = 1.25
 """By how much kernels whose blocks hold rows or columns together, in clusters or in the grid, have
-to be predicted faster than those that read them twice: what ten took beyond their prediction in the geometric mean (60127, 41029,
-41102, 50069, 9055, 60044, 80056 and 130057 of the lot, 1.18 to 1.37 on an H100, 20039 and 17006,
-1.20 and 1.22 on an H200, 2026-11-23 to 27), while predictions of the others held."""
+to be predicted faster than those that read them twice: what ten in clusters took beyond their
+prediction in the geometric mean (60127, 41029, 41102, 50069, 9055, 60044, 80056 and 130057 of the
+lot, 1.18 to 1.37 on an H100, 20039 and 17006, 1.20 and 1.22 on an H200, 2026-11-23 to 27), while
+predictions of the others held."""
 MAX_ALONE = 3
 """Values that lie across of which each is looked at alone; of more, all together only."""
 COUNTED = 0.9

@@ -228,7 +228,8 @@ def test_what_all_blocks_wait_for_at_once_overlaps_with_nothing() -> None:
         alone = replace(one, blocks=blocks)
         waits = cost(replace(alone, gatherings=1.0), TARGET)
         added = waits.us - cost(alone, TARGET).us
-        assert waits.gathers == (blocks > chip) and abs(added - wants * TARGET.calibration.gather_us) < 0.5
+        assert waits.gathers == (blocks > chip)
+        assert abs(added - wants * TARGET.calibration.gather_us) < 0.5
 
 
 def test_products_are_not_added_up_by_every_block() -> None:

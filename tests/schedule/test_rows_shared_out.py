@@ -53,3 +53,25 @@ def test_where_clusters_are_candidates(
     facts = ReductionFacts(inner, 65536, count, 1, 4, False, is_constant=is_constant)
     plans = [c.plan for c in plans_of(facts, target_of(arch)) if hasattr(c, "plan")]
     assert max(p.cluster for p in plans) == largest
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(128, 1024), (132, 1024), (133, 512)])
+def test_rows_that_have_a_multiprocessor_each_may_take_all_of_its_threads(
+    rows: int, threads: int
+) -> None:
+    """Where no second block is there that reads while one waits."""
+    target = target_of("sm_90a")
+    facts = ReductionFacts(True, 250_552, rows, 4, 4, is_read_again=False)
+    plans = [c.plan for c in plans_of(facts, target) if hasattr(c, "plan")]
+    assert max(p.reduce_threads for p in plans) == threads
+
+
+def test_blocks_of_1024_threads_reduce_long_rows_that_functions_are_computed_of() -> None:
+    spec = fw.TensorSpec((128, 250_553), "float32")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.min(fw.sqrt(fw.abs(x)), axis=1), spec)).kernels
+    assert str(kernel.launch.block[0]) == "1024"
+    x = np.random.default_rng(4).standard_normal((128, 250_553)).astype(np.float32)
+    found = kernel.simulate(x, blocks=[0, 127])
+    assert not found.races
+    want = np.sqrt(np.abs(x)).min(axis=1)
+    np.testing.assert_allclose(found.outputs[0][[0, 127]], want[[0, 127]], rtol=1e-5)

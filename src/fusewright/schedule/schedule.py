@@ -397,11 +397,11 @@ class ScheduledTensor(TensorPasses):
         neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over
         blocks, each gets the totals of the parts of all, in this mode only. "all": the same, but
         every block adds up all parts, so that all of them may read the sum; threads of a block may
-        reduce, too, and products may not be asked for it. Where the loop
-        is bound to ClusterX instead, "slices" goes through the blocks' shared memory: no scratch
-        and no semaphores, for at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that
-        accumulate in float32, is what parts are rounded to on the way, for half the traffic; by
-        default they stay what they are."""
+        reduce, too, and products may not be asked for it. Where the loop is bound to ClusterX
+        instead, "slices" goes through the blocks' shared memory: no scratch and no semaphores, for
+        at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that accumulate in float32, is
+        what parts are rounded to on the way, for half the traffic; by default they stay what they
+        are."""
         if isinstance(self.stage.op, Scan) and mode != "slices":
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): blocks that scan lines "
@@ -409,8 +409,8 @@ class ScheduledTensor(TensorPasses):
             )
         if isinstance(self.stage.op, MatMul) and mode == "all":
             raise ScheduleError(
-                f"request_serial_grid_reduction({self.name}, 'all'): every block of a product would "
-                "add up the sums of all; use mode 'slices', whose blocks finish a share each"
+                f"request_serial_grid_reduction({self.name}, 'all'): every block of a product "
+                "would add up the sums of all; use mode 'slices', whose blocks finish a share each"
             )
         if not isinstance(self.stage.op, Reduce | Scan | MatMul):
             raise ScheduleError(

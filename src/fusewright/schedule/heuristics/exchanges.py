@@ -36,6 +36,19 @@ class Exchanges:
     gathered_nbytes: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """What the threads of a block do once to reduce or scan a stage together: instructions of each,
+    where they exchange, barriers, bytes through shared memory, and those that are read of other
+    blocks, where these are waited for (else None)."""
+
+    instructions: float
+    place: Place
+    barriers: int = 1
+    through_shared: float = 0.0
+    gathered: float | None = None
+
+
 def exchanges_of(flow: Dataflow) -> Exchanges:
     """The reductions and scans among threads that a thread takes part in."""
     depths: dict[Stage, int] = {}
@@ -48,47 +61,16 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
         among = exchange_threads(flow, s)
         if among:
             depth += 1
-            times, barriers = _trips(flow, s), 1
-            if isinstance(s.op, Scan):
-                own, place, totals = _of_scan(s, among)
-                barriers += totals > MOST_LOADED
-                if count := _blocks_along(flow, s):
-                    met = _met_across(flow, s, among)
-                    lanes = trips_of(x for x in s.loops if x.parallel is Parallel.VECTORIZE)
-                    own = lanes * (
-                        own + _gathered_instructions(count, among) + 2 * met.instructions
-                    )
-                    barriers += 1 + met.barriers
-                    gatherings += times
-                    threads = trips_of(_threads(s)) // trips_of(among)
-                    gathered += times * count * lanes * threads * s.dtype.compute.nbytes
-                loaded = totals if totals <= MOST_LOADED else 2
-                moved = loaded * trips_of(_threads(s)) * s.dtype.compute.nbytes
-                through_shared += times * _results(flow, s) * moved
-            elif count := _blocks_along(flow, s):
-                met, place = _met_across(flow, s, among), "across warps"
-                lanes, loaded = _lanes(flow, s), _gathered_instructions(count, among)
-                own = lanes * (_results(flow, s) * loaded + 2 * met.instructions)
-                barriers = 1 + 2 * met.barriers
+            times, met = _trips(flow, s), _meeting(flow, s, among)
+            instructions += times * met.instructions
+            through_shared += times * met.through_shared
+            if met.gathered is not None:
                 gatherings += times
-                threads, size = trips_of(_threads(s)), lanes * s.dtype.compute.nbytes
-                parts = count * _results(flow, s) * threads // trips_of(among)
-                gathered += times * parts * size
-                through_shared += 2 * times * threads * met.through_shared * size
-            elif any(x.parallel is not Parallel.TIDX for x in among):
-                met = _met_across(flow, s, among)
-                own, place = met.instructions, "across warps" if met.barriers else "between lanes"
-                barriers = max(1, met.barriers)
-                threads = trips_of(_threads(s))
-                through_shared += times * threads * met.through_shared * s.dtype.compute.nbytes
-            else:
-                own, place = _of_row(flow, s, among)
-                place = "across warps" if _blocks_of(flow, s) else place
-            instructions += times * own
-            if place in levels:
-                follow = times * barriers
-                levels[place][depth] = max(levels[place].get(depth, 0.0), follow)
-            if place == "across warps" and _blocks_of(flow, s):
+                gathered += times * met.gathered
+            if met.place in levels:
+                level, follow = levels[met.place], times * met.barriers
+                level[depth] = max(level.get(depth, 0.0), follow)
+            if met.place == "across warps" and _blocks_of(flow, s):
                 between_blocks[depth] = max(between_blocks.get(depth, 0.0), times)
         depths[s] = depth
     across, lanes = levels["across warps"], levels["between lanes"]
@@ -103,6 +85,45 @@ def exchanges_of(flow: Dataflow) -> Exchanges:
         gatherings,
         gathered,
     )
+
+
+def _meeting(flow: Dataflow, s: Stage, among: list[Loop]) -> _Meeting:
+    if isinstance(s.op, Scan):
+        return _scanning(flow, s, among)
+    if count := _blocks_along(flow, s):
+        return _gathering(flow, s, among, count)
+    if any(x.parallel is not Parallel.TIDX for x in among):
+        met = _met_across(flow, s, among)
+        place: Place = "across warps" if met.barriers else "between lanes"
+        moved = trips_of(_threads(s)) * met.through_shared * s.dtype.compute.nbytes
+        return _Meeting(met.instructions, place, max(1, met.barriers), moved)
+    own, place = _of_row(flow, s, among)
+    return _Meeting(own, "across warps" if _blocks_of(flow, s) else place)
+
+
+def _scanning(flow: Dataflow, s: Stage, among: list[Loop]) -> _Meeting:
+    own, place, totals = _of_scan(s, among)
+    barriers, gathered = 1 + (totals > MOST_LOADED), None
+    if count := _blocks_along(flow, s):
+        met = _met_across(flow, s, among)
+        lanes = trips_of(x for x in s.loops if x.parallel is Parallel.VECTORIZE)
+        own = lanes * (own + _gathered_instructions(count, among) + 2 * met.instructions)
+        barriers += 1 + met.barriers
+        threads = trips_of(_threads(s)) // trips_of(among)
+        gathered = float(count * lanes * threads * s.dtype.compute.nbytes)
+    loaded = totals if totals <= MOST_LOADED else 2
+    moved = loaded * trips_of(_threads(s)) * s.dtype.compute.nbytes
+    return _Meeting(own, place, barriers, _results(flow, s) * moved, gathered)
+
+
+def _gathering(flow: Dataflow, s: Stage, among: list[Loop], count: int) -> _Meeting:
+    """Threads reduce what is theirs, then the parts of `count` blocks, of which each loads some."""
+    met, lanes, results = _met_across(flow, s, among), _lanes(flow, s), _results(flow, s)
+    own = lanes * (results * _gathered_instructions(count, among) + 2 * met.instructions)
+    threads, size = trips_of(_threads(s)), lanes * s.dtype.compute.nbytes
+    moved = 2 * threads * met.through_shared * size
+    gathered = float(count * results * (threads // trips_of(among)) * size)
+    return _Meeting(own, "across warps", 1 + 2 * met.barriers, moved, gathered)
 
 
 def exchange_threads(flow: Dataflow, s: Stage) -> list[Loop]:
