@@ -198,6 +198,17 @@ def test_lanes_of_a_vector_without_an_index_are_not_looked_at(f: Any, count: int
         program.simulate(x, index)
 
 
+def test_every_index_is_outside_of_an_axis_of_no_element() -> None:
+    fusion = fw.trace(lambda x, i: fw.take(x, i, axis=0) + 1, "f32[0]", "i64[3]")
+    with fw.config(check_indices=True):
+        program = fw.compile(fusion)
+    arrays = np.ones(0, np.float32), np.array([0, -1, 2])
+    for run in (program.simulate, lambda *a: fw.evaluate(fusion, *a)):
+        with pytest.raises(IndexError, match="index 0 is outside axis 0 of size 0; it has none"):
+            run(*arrays)
+    assert np.isnan(fw.compile(fusion).simulate(*arrays).outputs[0]).all()
+
+
 def test_lanes_that_share_an_index_are_looked_at_once() -> None:
     with fw.config(check_indices=True):
         program = fw.compile(
