@@ -112,7 +112,7 @@ def _as_kind(scalar: complex, target: DType | None) -> complex:
 
 def _elements(obj: object, target: DType | None) -> np.ndarray[Any, np.dtype[Any]]:
     """The object as a numpy array of a supported dtype."""
-    if isinstance(obj, Sequence) and not isinstance(obj, memoryview):
+    if isinstance(obj, str | bytes) or _is_nested(obj):
         return _nested(cast("Sequence[object]", obj), target)
     try:
         found = np.from_dlpack(cast("Any", obj)) if _is_foreign(obj) else np.asarray(obj)
