@@ -252,8 +252,13 @@ ROWS: dict[str, Row] = {
     },
     "split": {"parts": ("2", "[1]"), "axis": ("0", "1")},
     "squeeze": {"x": ("fw.expand_dims(x, axis=(0, 1))",), "axis": ("0", "(0, 1)")},
-    "take": {"axis": ("1", "0")},
-    "take_along_axis": {"indices": ("t[:, :4]",), "axis": (None, "0", "UserError")},
+    "take": {"axis": ("1", "0"), "mode": ("'fill'", "'clip'"), "fill_value": (None, "2.0")},
+    "take_along_axis": {
+        "indices": ("t[:, :4]",),
+        "axis": (None, "0", "UserError"),
+        "mode": ("'fill'", "'wrap'"),
+        "fill_value": (None, "2.0"),
+    },
     "tensordot": {"x2": ("w",), "axes": ("1", "((1,), (1,))")},
     "tile": {"repetitions": ("(2, 1)", "(1, 2)")},
     "bincount": {
@@ -369,7 +374,7 @@ ROWS: dict[str, Row] = {
     },
     "nn.elu": {"alpha": (None, "2.0")},
     "nn.leaky_relu": {"negative_slope": (None, "0.5")},
-    "nn.embedding": {"weight": ("x",)},
+    "nn.embedding": {"weight": ("x",), "mode": (None, "'fill'")},
     "nn.embedding_backward": {
         "dy": ("x[:3]",),
         "num_embeddings": ("5", "7"),

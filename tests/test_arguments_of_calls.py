@@ -20,6 +20,7 @@ from fusewright.errors import FusewrightError
 from fusewright.frontends.fuse import Fused
 from fusewright.kernel import TensorInfo
 from fusewright.kir.text import parse_kernel
+from fusewright.report.predicted import Measured
 from fusewright.runtime.config import active
 from fusewright.schedule.edits import EditCall
 from fusewright.schedule.schedule import ScheduledTensor
@@ -710,6 +711,10 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda: str(fw.Report(fw.compile(fw.trace(fw.exp, S)))),
         ),
         "title": (lambda: str(fw.Report(PROGRAM)), lambda: str(fw.Report(PROGRAM, title="mine"))),
+        "measured": (
+            lambda: str(fw.Report(PROGRAM)),
+            lambda: str(fw.Report(PROGRAM, measured=Measured("a device", {}))),
+        ),
     },
     "Report.show": {
         "what": (lambda: fw.Report(PROGRAM).show(), lambda: fw.Report(PROGRAM).show("nest")),

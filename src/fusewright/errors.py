@@ -25,9 +25,10 @@ class AxisError(UserError, IndexError):
 def index_error(index: int, axis: int, size: int, source: str = "") -> AxisError:
     """What is raised of an index that a look-up promised to be inside of its axis, at a line of the
     program."""
+    some = f"indices go from -{size} to {size - 1}" if size else "it has none"
     error = AxisError(
-        f"index {index} is outside axis {axis} of size {size}; indices go from -{size} to "
-        f"{size - 1}; a look-up with mode='fill', 'clip' or 'wrap' takes others"
+        f"index {index} is outside axis {axis} of size {size}; {some}; a look-up with mode='fill', "
+        "'clip' or 'wrap' takes others"
     )
     error.source = source
     return error

@@ -180,6 +180,44 @@ def test_a_kernel_that_looks_finds_every_index(name: str, at: int) -> None:
             run(WIDE, wrong)
 
 
+@pytest.mark.parametrize("f", [fw.sum, fw.cumulative_sum], ids=["sum", "scan"])
+@pytest.mark.parametrize("count", [5, 333])
+def test_lanes_of_a_vector_without_an_index_are_not_looked_at(f: Any, count: int) -> None:
+    """The last vector of four has three lanes that nothing was read for: the simulator leaves all
+    bits set there, which is outside as uint32."""
+    x = np.random.default_rng(0).normal(size=61).astype(np.float32)
+    index = np.random.default_rng(1).integers(0, 61, count).astype(np.uint32)
+    with fw.config(check_indices=True):
+        program = fw.compile(fw.trace(lambda x, i: f(fw.take(x, i)), "f32[61]", f"u32[{count}]"))
+    result = program.simulate(x, index)
+    assert result.races == []
+    wanted = x[index].sum() if f is fw.sum else x[index].cumsum()
+    np.testing.assert_allclose(result.outputs[0], wanted, rtol=1e-4, atol=1e-5)
+    index[count - 1] = 61
+    with pytest.raises(IndexError, match="index 61 is outside axis 0 of size 61"):
+        program.simulate(x, index)
+
+
+def test_every_index_is_outside_of_an_axis_of_no_element() -> None:
+    fusion = fw.trace(lambda x, i: fw.take(x, i, axis=0) + 1, "f32[0]", "i64[3]")
+    with fw.config(check_indices=True):
+        program = fw.compile(fusion)
+    arrays = np.ones(0, np.float32), np.array([0, -1, 2])
+    for run in (program.simulate, lambda *a: fw.evaluate(fusion, *a)):
+        with pytest.raises(IndexError, match="index 0 is outside axis 0 of size 0; it has none"):
+            run(*arrays)
+    assert np.isnan(fw.compile(fusion).simulate(*arrays).outputs[0]).all()
+
+
+def test_lanes_that_share_an_index_are_looked_at_once() -> None:
+    with fw.config(check_indices=True):
+        program = fw.compile(
+            fw.trace(lambda x, i: fw.take(x, i, axis=0) + 1, "f32[64,16]", "i64[9]")
+        )
+    (kernel,) = program.kernels
+    assert sum(isinstance(s, CheckIndex) for s in walk_statements(kernel.ir)) == 1
+
+
 def test_the_line_is_that_of_the_look_up_that_is_wrong() -> None:
     """Two kernels of one structure: each names its own line."""
 

@@ -22,9 +22,9 @@ EDGES = {
     "uint64": [0, 4, 5, 2**64 - 1, 2**64 - 5, 2**63],
 }
 GATHERS: dict[str, Callable[[Any, Any], Any]] = {
-    "take": lambda x, i: fw.take(x, i, axis=0),
-    "along": lambda x, i: fw.take_along_axis(x, i, axis=0),
-    "cast before": lambda x, i: fw.take(fw.astype(x, fw.float32), i, axis=0),
+    "take": lambda x, i: fw.take(x, i, axis=0, mode="fill"),
+    "along": lambda x, i: fw.take_along_axis(x, i, axis=0, mode="fill"),
+    "cast before": lambda x, i: fw.take(fw.astype(x, fw.float32), i, axis=0, mode="fill"),
 }
 FLOATS = [0.0, -0.0, 1, -1, 2.5, -2.5, np.inf, -np.inf, np.nan]
 

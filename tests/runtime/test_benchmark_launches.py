@@ -102,7 +102,7 @@ def test_pages_and_summaries_have_it_too(
     assert data["measured_us"] == total
     assert [x["measured_us"] for x in data["host"]["launches"]][:2] == [1.0, 2.0]
     page = report.to_html(tmp_path / "p.html").read_text(encoding="utf-8")
-    assert "Launches as measured on a clock" in page and "measured us on a clock" in page
+    assert "Launches as measured on a clock" in page and "measured us" in page
     assert page.count(">measured<") == len(report.facts.kernels)  # a bar for each kernel
 
 

@@ -75,8 +75,9 @@ def asarray(
 
 
 def _is_nested(value: object) -> TypeGuard[Sequence[object]]:
-    """Whether a value is a sequence of elements, which a text is not."""
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    """Whether a value is a sequence of elements, which a text is not, nor a view of memory, which
+    has axes of its own."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | memoryview)
 
 
 def _leaves(obj: Sequence[object], depth: int = MAX_RANK) -> Iterator[object]:
@@ -111,7 +112,7 @@ def _as_kind(scalar: complex, target: DType | None) -> complex:
 
 def _elements(obj: object, target: DType | None) -> np.ndarray[Any, np.dtype[Any]]:
     """The object as a numpy array of a supported dtype."""
-    if isinstance(obj, Sequence):
+    if isinstance(obj, str | bytes) or _is_nested(obj):
         return _nested(cast("Sequence[object]", obj), target)
     try:
         found = np.from_dlpack(cast("Any", obj)) if _is_foreign(obj) else np.asarray(obj)

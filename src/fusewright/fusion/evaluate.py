@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeGuard, assert_never
 
@@ -80,6 +81,7 @@ class _Evaluation:
         for t in fusion.values:
             if t in values:
                 continue
+            self._check_addressable(t)
             args = [values[o] for o in t.op.operands]
             if isinstance(t.op, ir.Region):
                 key = t.op.bodies, t.op.operands
@@ -95,6 +97,12 @@ class _Evaluation:
                 found = carried(rounded(found, t.dtype.compute), t.dtype)
             values[t] = found
         return [rounded(values[t], t.dtype) for t in fusion.outputs]
+
+    def _check_addressable(self, t: Tensor) -> None:
+        """MemoryError for a value of more bytes than an address counts, of which numpy raises other
+        errors, even where it would only repeat an element."""
+        if math.prod(_shape(t, self._sizes)) * carrier(t.dtype).itemsize > sys.maxsize:
+            raise MemoryError(f"{t!r} has more bytes than an address counts")
 
     def _region(self, op: ir.Region, args: list[Array]) -> list[Array]:
         """All results of a region, of operands as they are stored; carried values are rounded to

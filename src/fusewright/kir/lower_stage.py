@@ -194,11 +194,15 @@ class Definition(Reader):
         return out
 
     def _check_index(self, given: Operand, inside: Reg, extent: Expr, lane: int) -> None:
-        """Looks whether the index of a lane is inside, where the lane has one."""
-        assert isinstance(self.s.op, Take | TakeAlong)
-        index = self._call("cast", int64, given)
-        here = all_of(self.condition_at(c, lane) for c in self.predicates(writes=False))
+        """Looks whether the index of a lane is inside, where the lane has one; once for lanes that
+        share it and exist together."""
         op = self.s.op
+        assert isinstance(op, Take | TakeAlong)
+        here = all_of(self.condition_at(c, lane) for c in self.predicates(writes=False))
+        looks = (s for s in self.out if isinstance(s, CheckIndex))
+        if any(s.inside is inside and s.predicate == here for s in looks):
+            return
+        index = self._call("cast", int64, given)
         self.out.append(CheckIndex(inside, index, extent, op.axis, here, op.place))
 
     def _call(self, fn: str, dtype: DType, *operands: Operand) -> Reg:

@@ -46,9 +46,15 @@ class Report:
     def __init__(
         self, program: ProgramLike, *, title: str = "fusion", measured: Measured | None = None
     ) -> None:
+        """Raises UserError for what is no program, and for times that nobody measured."""
+        if not all(hasattr(program, name) for name in ("fusion", "launches", "kernels")):
+            raise UserError(
+                f"Report: the program is {type(program).__name__}; it must be a program, which "
+                "fw.compile returns; of a fused function f.explain(*args) makes the report"
+            )
         self._program = program
         self._title = title
-        self._measured = measured
+        self._measured = _times(measured)
 
     @cached_property
     def facts(self) -> ReportFacts:
@@ -110,6 +116,15 @@ class Report:
         """
         record = trace_record(self._program, self._title, self._measured)
         return _written(Path(path), json.dumps(record, indent=1) + "\n", "to_trace")
+
+
+def _times(measured: object) -> Measured | None:
+    if measured is None or isinstance(measured, Measured):
+        return measured
+    raise UserError(
+        f"Report: measured= is {type(measured).__name__}; it must be what "
+        "fw.benchmark(...).measured holds"
+    )
 
 
 def _checked(method: str, other: object) -> Report:

@@ -47,7 +47,7 @@ class HostFacts:
         """What stands over the columns of `launch_rows`."""
         if self.measured is None:
             return LAUNCH_HEADER
-        return (*LAUNCH_HEADER[:5], f"measured us on {self.measured.device}", *LAUNCH_HEADER[5:])
+        return (*LAUNCH_HEADER[:5], "measured us", *LAUNCH_HEADER[5:])
 
 
 def host_facts(program: ProgramLike, measured: Measured | None = None) -> HostFacts:

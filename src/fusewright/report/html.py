@@ -136,12 +136,12 @@ def _host(h: HostFacts) -> Iterable[str]:
     yield "<h3>Launches over predicted time</h3>"
     yield '<p class="quiet">A line is a branch. Launches that fill the device take longer side by '
     yield "side than is drawn.</p>"
-    yield f'<div class="picture">{timeline_svg(h.launches)}</div>'
+    yield f'<div class="picture">{timeline_svg(dict(enumerate(h.launches)))}</div>'
     if h.measured is not None:
         yield f"<h3>Launches as measured on {escape(h.measured.device)}</h3>"
         yield '<p class="quiet">One by one, from a cold cache; each from the end of what was '
         yield "before it to its own.</p>"
-        yield f'<div class="picture">{timeline_svg(tuple(h.measured.launches.values()))}</div>'
+        yield f'<div class="picture">{timeline_svg(h.measured.launches)}</div>'
     yield "<h3>Who waits for whom</h3>"
     if len(h.launches) <= MAX_WAITS and h.edges:
         yield f'<div class="picture">{edges_svg(h)}</div>'

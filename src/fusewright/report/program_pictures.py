@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fusewright.report.facts import KernelFacts
 from fusewright.report.host_facts import HostFacts
@@ -49,14 +49,16 @@ def edges_svg(h: HostFacts) -> str:
     return canvas.svg()
 
 
-def timeline_svg(launches: Sequence[Timed]) -> str:
-    """Launches over time, a line for each branch."""
+def timeline_svg(launches: Mapping[int, Timed]) -> str:
+    """Launches by number over time, a line for each branch."""
     canvas = Canvas()
-    end = max((t.end for t in launches), default=0.0)
+    end = max((t.end for t in launches.values()), default=0.0)
     scale = _WIDTH / max(end, 1e-9)
-    colours = {name: colour(i) for i, name in enumerate(dict.fromkeys(t.name for t in launches))}
-    lanes = max((t.branch for t in launches), default=0) + 1
-    for i, t in enumerate(launches):
+    colours = {
+        name: colour(i) for i, name in enumerate(dict.fromkeys(t.name for t in launches.values()))
+    }
+    lanes = max((t.branch for t in launches.values()), default=0) + 1
+    for i, t in launches.items():
         x, y = _MARGIN + scale * t.begin, _MARGIN + _LANE * t.branch
         tip = f"#{i} {t.name}: {t.begin:.1f} to {t.end:.1f} us"
         wide = max(scale * t.us, 1.0)

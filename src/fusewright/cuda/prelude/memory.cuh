@@ -33,8 +33,10 @@ __device__ __forceinline__ void fw_check_turn(unsigned long long since, unsigned
 }
 
 //: fw_index_outside
+__device__ unsigned fw_index_told = 0u;
 __device__ __noinline__ void fw_index_outside(const char* place, long long index, int axis,
                                               long long size) {
+  if (atomicExch(&fw_index_told, 1u)) return;  // one thread tells, and stops the kernel
   printf("%s: index %lld is outside axis %d of size %lld; block (%d, %d, %d), thread %d\n", place,
          index, axis, size, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, (int)threadIdx.x);
   __trap();

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fusewright import dtypes
 from fusewright.core.expr import constant_value
@@ -30,7 +32,7 @@ def median(x: Array, /, axis: int | None = None, *, keepdims: bool = False) -> A
 
 def quantile(
     x: Array,
-    q: float | Sequence[float] | Array,
+    q: float | Sequence[float] | Array | npt.NDArray[Any],
     /,
     axis: int | None = None,
     *,

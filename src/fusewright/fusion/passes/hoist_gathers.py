@@ -9,7 +9,8 @@ make something else of what an index outside reads, the result is chosen by the 
 
     take(f(x), i)  ->  where(inside(i), f(take(x, i)), outside)
 
-Every index is outside an axis of size 0, which has no element to read in its stead.
+Every index is outside an axis of size 0, which has no element to read in its stead; a kernel that
+looks at indices stops there first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def hoist_gathers(fusion: Fusion) -> Fusion:
         if not isinstance(t.op, Take | TakeAlong):
             return None
         source, indices = operands
-        if source.shape[t.op.axis] == ZERO:
+        if source.shape[t.op.axis] == ZERO and t.op.mode != "raise":
             return _outside(t)
         if _varying(t, source) is None:
             return None

@@ -98,6 +98,11 @@ def _axes(in_axes: object, count: int) -> tuple[int | None, ...]:
 
 def _size(moved: Sequence[Array]) -> Expr:
     sizes = {x.tensor.shape[0]: None for x in moved}
+    if not sizes:
+        raise UserError(
+            "vmap: no mapped argument is an array, or holds one; give arrays, or in_axes=None for "
+            "what all slices share"
+        )
     if len(sizes) > 1:
         raise UserError(
             f"vmap: the mapped axes have sizes {' and '.join(map(str, sizes))}; they must be equal"
