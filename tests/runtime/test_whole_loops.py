@@ -270,7 +270,7 @@ def test_why_iterations_are_launches() -> None:
         lambda x: fw.fori_loop(
             0, 3, lambda i, v: v / fw.sqrt(fw.sum(fw.sum(v, axis=0) ** 2)) - fw.max(v, axis=1), x
         ),
-        "the body is no kernels of one function each",
+        "one multiprocessor would take longer than all of them behind its launches",
         wide,
     )
     launches(

@@ -27,8 +27,9 @@ from fusewright.host.whole_block import (
     private,
 )
 from fusewright.kir.ir import Argument, Buffer, Kernel as KernelIr
+from fusewright.programs.join_launches import apart
 from fusewright.programs.loop_arrays import LoopArrays
-from fusewright.programs.model import ProgramModel
+from fusewright.programs.model import Dispatch, ProgramModel
 
 
 class NotOneLaunch(Exception):
@@ -43,6 +44,11 @@ class BlockLoop:
     arrays: LoopArrays
 
 
+def launches_of(body: ProgramModel) -> list[Dispatch]:
+    """The launches of a body, one for each kernel that it computes alone."""
+    return [y for x in body.launches for y in apart(x)]
+
+
 def block_loop(
     call: Call,
     bodies: tuple[ProgramModel, ...],
@@ -50,7 +56,7 @@ def block_loop(
     writes: Sequence[Subspan],
 ) -> BlockLoop:
     """A loop as kernels whose arrays are its own. Raises NotOneLaunch where it cannot be."""
-    launches = [x for b in bodies for x in b.launches]
+    launches = [x for b in bodies for x in launches_of(b)]
     if any(x.region is not None or x.kernel.lowered is None for x in launches):
         raise NotOneLaunch("the body is no kernels of one function each")
     waits = (k for x in launches if (k := x.kernel.lowered) is not None)
@@ -84,7 +90,7 @@ class _Reading:
         taken = {
             b.name
             for body in bodies
-            for x in body.launches
+            for x in launches_of(body)
             if x.kernel.lowered is not None
             for b in x.kernel.lowered.params
         }
@@ -131,7 +137,7 @@ class _Reading:
     ) -> tuple[KernelIr, ...]:
         """The kernels of a body or a condition, each with symbols of its own."""
         out: list[KernelIr] = []
-        for number, x in enumerate(program.launches):
+        for number, x in enumerate(launches_of(program)):
             lowered = x.kernel.lowered
             assert lowered is not None
             own = arguments.setdefault(

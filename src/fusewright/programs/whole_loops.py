@@ -31,7 +31,7 @@ from fusewright.kir.analysis.occupancy import (
 from fusewright.kir.ir import Buffer, Kernel as KernelIr
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.text import print_kernel
-from fusewright.programs.block_loops import NotOneLaunch, block_loop
+from fusewright.programs.block_loops import NotOneLaunch, block_loop, launches_of
 from fusewright.programs.loop_arrays import LoopArrays
 from fusewright.programs.model import Dispatch, ProgramModel
 from fusewright.programs.regions import region_dispatch
@@ -84,7 +84,7 @@ def loop_dispatch(
         region = region_dispatch(call, bodies, reads, writes)
         assert region.region is not None
         return LoopDispatch(region, tuple(described(region.region.host)))
-    if call.trips is None or len(bodies[-1].launches) > 1:
+    if call.trips is None or len(launches_of(bodies[-1])) > 1:
         found = loop_of_block(call, bodies, reads, writes, loops)
     else:
         found = whole_loop(call, bodies[-1], reads, writes, loops)
@@ -153,7 +153,8 @@ def loop_of_block(
     why iterations are launches of their own."""
     if call.trips is not None and prove(less_equal(ZERO, call.trips)) is not True:
         return _NEGATIVE
-    launches = [x for b in reversed(bodies) for x in b.launches]
+    launches = [x for b in reversed(bodies) for x in launches_of(b)]
+    kernels = len(launches_of(bodies[-1]))
     try:
         loop = block_loop(call, bodies, reads, writes)
     except NotOneLaunch as e:
@@ -161,13 +162,13 @@ def loop_of_block(
     if not all(map(_is_one_block, launches)) and not are_faster_alone([x.kernel for x in launches]):
         return "one multiprocessor would take longer than all of them behind its launches"
     target = launches[0].kernel.target
-    named = bodies[-1].launches[-1].kernel.lowered
+    named = launches[kernels - 1].kernel.lowered
     assert named is not None
     stem = named.name.removeprefix("fw_").rpartition("_")[0]
     made = in_whole_block(loop.stages, f"fw_{call.fn}_{stem}", target)
     if isinstance(made, str):
         return made
-    costs = [_costs(x.kernel) for x in bodies[-1].launches]
+    costs = [_costs(x.kernel) for x in launches[:kernels]]
     one = together([c[1] for c in costs if c is not None], target) if all(costs) else None
     kernel = _finished(made, launches, one, loop.arrays, loops, call.trips)
     if isinstance(kernel, str):
@@ -177,7 +178,7 @@ def loop_of_block(
     count = "all" if call.trips is None else f"all {call.trips}"
     does = "asks its condition, and keeps" if call.trips is None else "keeps"
     rule = (
-        f"{call.fn} runs {count} iterations of {len(bodies[-1].launches)} kernels in one launch: "
+        f"{call.fn} runs {count} iterations of {kernels} kernels in one launch: "
         f"one block does the work of all blocks, {does} what they hand on in shared memory"
     )
     return LoopDispatch(Dispatch(kernel, *used, values), (rule,))
