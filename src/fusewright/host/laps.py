@@ -38,6 +38,7 @@ from fusewright.kir.ir import (
     Load,
     Memory,
     Reg,
+    RegVar,
     Statement,
     Store,
 )
@@ -307,7 +308,8 @@ def of_loop(kernel: Kernel, laps: Laps, body: Body, name: str) -> Kernel:
     sizes = (*sizes, *(p.begins for ps in laps.parts.values() for p in ps))
     mentioned = (v for e in sizes for v in variables(e))
     own = (laps.lap, laps.index)
-    symbols = (v for v in (*kernel.symbols, *mentioned) if v not in own)
+    found = (v for v in (*kernel.symbols, *mentioned) if not isinstance(v, RegVar))
+    symbols = (v for v in found if v not in own)
     return replace(
         kernel,
         name=name,

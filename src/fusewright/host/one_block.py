@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusewright.core.conditions import TRUE, Cond, all_of, less, less_equal
 from fusewright.core.expr import (
     ONE,
     ZERO,
@@ -22,22 +21,20 @@ from fusewright.core.expr import (
     as_expr,
     constant_value,
     floordiv,
-    is_multiple,
     mod,
     mul,
 )
 from fusewright.host.laps import Carried, Laps, in_loop, loop_around, of_loop, unlike
+from fusewright.host.shared_places import SharedPlaces
 from fusewright.kir.ir import (
     Alloc,
     Body,
     Buffer,
     Dim,
     For,
-    Imm,
     Kernel,
     Load,
     Memory,
-    Reg,
     Statement,
     Store,
 )
@@ -46,7 +43,6 @@ from fusewright.kir.traverse import walk_statements
 from fusewright.target import (
     MAX_THREADS_ALONG_Z,
     MAX_THREADS_PER_BLOCK,
-    MAX_VECTOR_NBYTES,
     WARP_SIZE,
     Target,
 )
@@ -75,7 +71,7 @@ def in_one_block(kernel: Kernel, laps: Laps, name: str, target: Target) -> Kerne
         state = _State.of(c, k, laps)
         if isinstance(state, str):
             return state
-        nbytes += 2 * state.size * state.buffer.dtype.nbytes
+        nbytes += state.places.nbytes
         for b in (*c.reads, c.written):
             states.setdefault(b, []).append(state)
     if nbytes > target.shared_nbytes_per_block:
@@ -87,13 +83,13 @@ def in_one_block(kernel: Kernel, laps: Laps, name: str, target: Target) -> Kerne
                 instead[s] = state.loads(s)
         elif isinstance(s, Store):
             found = states.get(s.dst, ())
-            stores = [state.store(s) for state in found]
+            stores = [made for state in found for made in state.stores(s)]
             if stores:
                 instead[s] = stores
     inside = block.around(in_loop(kernel.body, instead, laps))
     own = list(dict.fromkeys(x for found in states.values() for x in found))
     body = (
-        *(Alloc(x.buffer) for x in own),
+        *(Alloc(x.places.buffer) for x in own),
         *(s for x in own for s in x.first(block)),
         loop_around(inside, laps),
         *(s for x in own for s in x.last(block)),
@@ -163,17 +159,11 @@ class _Block:
 
 
 class _State:
-    """Two places of a carried value in shared memory: `size` elements each, of which `count` are
-    its own."""
+    """Two places of a carried value in shared memory."""
 
     def __init__(self, c: Carried, count: int, number: int, laps: Laps) -> None:
-        self.carried, self.count, self._laps = c, count, laps
-        lanes = MAX_VECTOR_NBYTES // c.written.dtype.nbytes
-        self.size = -(-count // lanes) * lanes
-        size = as_expr(2 * self.size)
-        self.buffer = Buffer(
-            f"carried{number}", c.written.dtype, size, Memory.SHARED, MAX_VECTOR_NBYTES
-        )
+        self.carried, self._laps = c, laps
+        self.places = SharedPlaces(f"carried{number}", c.written.dtype, count, 2)
 
     @staticmethod
     def of(c: Carried, number: int, laps: Laps) -> _State | str:
@@ -183,66 +173,25 @@ class _State:
             return f"the size of carried value {number} is known to calls only"
         return _State(c, count, number, laps)
 
-    @property
-    def _now(self) -> Expr:
-        """Where an iteration reads."""
-        return mul(mod(self._laps.lap, 2), self.size)
-
     def loads(self, s: Load) -> list[Statement]:
         """A load of what the iteration before has made."""
-        begins = self.carried.reads[s.src]
-        is_whole = s.lanes.begins == 0 and s.lanes.all_exist
-        if is_whole and is_multiple(begins, s.width):
-            return [replace(s, src=self.buffer, index=add(self._now, begins, s.index))]
-        return [self._lane(s, k) for k in range(s.width)]
+        now = mul(mod(self._laps.lap, 2), self.places.size)
+        return self.places.loads(s, self.carried.reads[s.src], now)
 
-    def _lane(self, s: Load, k: int) -> Statement:
-        exists: Cond = TRUE
-        if s.lanes.first is not None and s.lanes.stop is not None:
-            exists = all_of((less_equal(s.lanes.first, k), less(k, s.lanes.stop)))
-        predicate = all_of((s.predicate, exists))
-        fill = s.fill
-        if fill is None and exists != TRUE:
-            fill = Imm(0.0 if s.src.dtype.is_float else 0, s.src.dtype)
-        dst = Reg(s.dst.buffer, add(s.dst.index, k))
-        at = add(self._now, self.carried.reads[s.src], s.index, k)
-        return Load(dst, self.buffer, at, predicate=predicate, fill=fill)
-
-    def store(self, s: Store) -> Statement:
+    def stores(self, s: Store) -> list[Statement]:
         """A store where the next iteration reads."""
-        at = add(mul(add(ONE, mul(mod(self._laps.lap, 2), -1)), self.size), s.index)
-        return Store(self.buffer, at, s.src, s.width, s.predicate)
+        other = add(ONE, mul(mod(self._laps.lap, 2), -1))
+        return self.places.stores(s, ZERO, mul(other, self.places.size))
 
     def first(self, block: _Block) -> Body:
         """Fills the place that the first iteration reads."""
         start = self.carried.start
-        return () if start is None else self._copied(block, start, self.buffer, ZERO, ZERO)
+        return () if start is None else self.places.filled(start, block.thread, block.nthreads)
 
     def last(self, block: _Block) -> Body:
         """Stores what the last iteration has made."""
         result = self.carried.result
         if result is None:
             return ()
-        made = mul(mod(self._laps.trips, 2), self.size)
-        return self._copied(block, self.buffer, result, made, ZERO)
-
-    def _copied(self, block: _Block, source: Buffer, target: Buffer, first: Expr, to: Expr) -> Body:
-        """Copies all elements, in vectors where the count allows it."""
-        lanes = MAX_VECTOR_NBYTES // source.dtype.nbytes
-        aligned = all(b.alignment >= MAX_VECTOR_NBYTES for b in (source, target))
-        width = lanes if aligned and self.count % lanes == 0 else 1
-        words = self.count // width
-        moved = Buffer(f"{self.buffer.name}_word", source.dtype, as_expr(width), Memory.LOCAL,
-                       width * source.dtype.nbytes)  # fmt: skip
-        trips = -(-words // block.nthreads)
-        trip = Var("word", 0, trips - 1)
-        word = add(mul(trip, block.nthreads), block.thread)
-        inside = TRUE if words % block.nthreads == 0 else less(word, words)
-        fill = None if inside == TRUE else Imm(0.0 if source.dtype.is_float else 0, source.dtype)
-        at = mul(word, width)
-        body = (
-            Alloc(moved),
-            Load(Reg(moved), source, add(first, at), width, inside, fill),
-            Store(target, add(to, at), Reg(moved), width, inside),
-        )
-        return (For(trip, as_expr(trips), body),)
+        made = mul(mod(self._laps.trips, 2), self.places.size)
+        return self.places.stored(result, made, block.thread, block.nthreads)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from fusewright.core.conditions import TRUE, Cond
-from fusewright.core.expr import Expr, Var
+from fusewright.core.expr import Expr, Var, variables
 from fusewright.core.node import Node
 from fusewright.kir.asynchronous import (
     BulkLoad as BulkLoad,
@@ -124,7 +124,8 @@ class Alloc(Statement):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class For(Statement):
-    """Runs the body for `var` = 0 .. extent-1; the extent is the same for all threads of a block.
+    """Runs the body for `var` = 0 .. extent-1; the extent is the same for all threads of a block,
+    and is asked for before each iteration, which may have changed a register in it.
     `overlap`: how many iterations the compiler may interleave, 0 for as many as it likes."""
 
     var: Var
@@ -132,6 +133,12 @@ class For(Statement):
     body: Body
     unroll: bool = False
     overlap: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an iteration may say whether there is another one: the extent is in a
+        register."""
+        return any(isinstance(v, RegVar) for v in variables(self.extent))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,7 @@ from fusewright.dtypes import bool_, is_bitcast, uint32
 from fusewright.errors import SpecError
 from fusewright.kir.analysis.proved_lanes import proved_lanes
 from fusewright.kir.analysis.uniformity import (
+    agreed_registers,
     is_block_uniform,
     is_cluster_uniform,
     is_warp_uniform,
@@ -273,12 +274,16 @@ def _bounds(facts: KernelFacts) -> Iterator[Problem]:
 
 def _uniform_extents(facts: KernelFacts) -> Iterator[Problem]:
     threads = {d.var for d in facts.kernel.block if constant_value(d.extent) != 1}
+    agreed: frozenset[Buffer] | None = None
     for place in facts.acting:
         s = place.statement
         if not isinstance(s, For):
             continue
+        if s.is_open and agreed is None:
+            agreed = agreed_registers(facts.kernel)
         for v in all_variables(s.extent):
-            if v in threads or isinstance(v, RegVar):
+            differs = isinstance(v, RegVar) and (agreed is None or v.reg.buffer not in agreed)
+            if v in threads or differs:
                 yield s, f"the extent depends on {v}; all threads of a block run the same trips"
 
 

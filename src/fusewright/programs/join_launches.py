@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Fusion, Pointwise, Tensor
@@ -184,6 +185,18 @@ def _joined(
     writes = tuple(s for x in parts for s in x.writes)
     values = tuple(v for x in parts for v in x.values)
     return Dispatch(kernel_of(tuple(x.kernel for x in parts)), reads, writes, values)
+
+
+def apart(x: Dispatch) -> list[Dispatch]:
+    """The launches that one joins, itself where it joins none."""
+    if not x.kernel.parts:
+        return [x]
+    out: list[Dispatch] = []
+    reads, writes, values = iter(x.reads), iter(x.writes), iter(x.values)
+    for k in x.kernel.parts:
+        own = tuple(islice(reads, len(k.inputs))), tuple(islice(writes, len(k.outputs)))
+        out.append(Dispatch(k, *own, tuple(islice(values, len(k.argument_values)))))
+    return out
 
 
 def joined_kernel(parts: tuple[Kernel, ...], companions: list[Kernel]) -> Kernel:

@@ -21,29 +21,37 @@ from fusewright.host.control import Call, described
 from fusewright.host.laps import Carried, Laps, Part, in_one_launch, lap_of
 from fusewright.host.one_block import in_one_block
 from fusewright.host.subspans import Subspan
+from fusewright.host.whole_block import in_whole_block
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.analysis.occupancy import (
     blocks_by_memory,
     estimate_registers,
     register_cap,
 )
-from fusewright.kir.ir import Buffer, Kernel as KernelIr, Memory
+from fusewright.kir.ir import Buffer, Kernel as KernelIr
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.text import print_kernel
+from fusewright.programs.block_loops import NotOneLaunch, block_loop, launches_of
+from fusewright.programs.loop_arrays import LoopArrays
 from fusewright.programs.model import Dispatch, ProgramModel
 from fusewright.programs.regions import region_dispatch
 from fusewright.schedule.heuristics import schedule_group
-from fusewright.schedule.heuristics.cost import Cost, cost, held_in_shared_memory, repeated
+from fusewright.schedule.heuristics.cost import (
+    Cost,
+    cost,
+    held_in_shared_memory,
+    repeated,
+    together,
+)
 from fusewright.schedule.heuristics.work import work_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Border:
-    """The arrays of a loop: positions of the operands that it `reads`, and of its results."""
+    """A loop around a kernel, and the arrays of both."""
 
     laps: Laps
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
+    arrays: LoopArrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,10 @@ def loop_dispatch(
         region = region_dispatch(call, bodies, reads, writes)
         assert region.region is not None
         return LoopDispatch(region, tuple(described(region.region.host)))
-    found = whole_loop(call, bodies[-1], reads, writes, loops)
+    if call.trips is None or len(launches_of(bodies[-1])) > 1:
+        found = loop_of_block(call, bodies, reads, writes, loops)
+    else:
+        found = whole_loop(call, bodies[-1], reads, writes, loops)
     if isinstance(found, LoopDispatch):
         return found
     region = region_dispatch(call, bodies, reads, writes)
@@ -98,12 +109,8 @@ def whole_loop(
 ) -> LoopDispatch | str:
     """The launch of a kernel that runs all iterations of a loop over the places of its operands,
     and of its results that are used; or why they are launches of their own."""
-    if call.trips is None:
-        return "only the device knows how many there are"
-    if prove(less_equal(ZERO, call.trips)) is not True:
-        return "a call may ask for a negative number of them"
-    if len(body.launches) != 1:
-        return f"the body is {len(body.launches)} launches"
+    if call.trips is None or prove(less_equal(ZERO, call.trips)) is not True:
+        return _NEGATIVE
     (x,) = body.launches
     lowered = x.kernel.lowered
     if x.region is not None or lowered is None:
@@ -118,28 +125,83 @@ def whole_loop(
         (_IN_ONE_BLOCK, lambda: _in_one_block(x.kernel, lowered, border.laps, name)),
     ):
         made = make()
-        kernel = made if isinstance(made, str) else _finished(made, x, border, call, loops)
+        kernel = made
+        if isinstance(made, KernelIr):
+            costs, is_alone = _costs(x.kernel), all(d.extent == ONE for d in made.grid)
+            one = None if costs is None else costs[is_alone]
+            kernel = _finished(made, (x,), one, border.arrays, loops, call.trips)
         if isinstance(kernel, Kernel):
-            used = tuple(reads[k] for k in border.reads), tuple(writes[k] for k in border.writes)
+            used = tuple(reads[k] for k in border.arrays.reads), tuple(writes)
             rule = f"{call.fn} runs all {call.trips} iterations in one launch: {how}"
             return LoopDispatch(Dispatch(kernel, *used, x.values), (rule,))
+        assert isinstance(kernel, str)
         why.append(kernel)
     return "; ".join(why)
 
 
+_NEGATIVE = "a call may ask for a negative number of them"
+
+
+def loop_of_block(
+    call: Call,
+    bodies: tuple[ProgramModel, ...],
+    reads: Sequence[Subspan],
+    writes: Sequence[Subspan],
+    loops: Loops,
+) -> LoopDispatch | str:
+    """The launch of one block that runs all iterations, and asks the condition of a while_loop; or
+    why iterations are launches of their own."""
+    if call.trips is not None and prove(less_equal(ZERO, call.trips)) is not True:
+        return _NEGATIVE
+    launches = [x for b in reversed(bodies) for x in launches_of(b)]
+    kernels = len(launches_of(bodies[-1]))
+    try:
+        loop = block_loop(call, bodies, reads, writes)
+    except NotOneLaunch as e:
+        return str(e)
+    if not all(map(_is_one_block, launches)) and not are_faster_alone([x.kernel for x in launches]):
+        return "one multiprocessor would take longer than all of them behind its launches"
+    target = launches[0].kernel.target
+    named = launches[kernels - 1].kernel.lowered
+    assert named is not None
+    stem = named.name.removeprefix("fw_").rpartition("_")[0]
+    made = in_whole_block(loop.stages, f"fw_{call.fn}_{stem}", target)
+    if isinstance(made, str):
+        return made
+    costs = [_costs(x.kernel) for x in launches[:kernels]]
+    one = together([c[1] for c in costs if c is not None], target) if all(costs) else None
+    kernel = _finished(made, launches, one, loop.arrays, loops, call.trips)
+    if isinstance(kernel, str):
+        return kernel
+    used = tuple(reads[k] for k in loop.arrays.reads), tuple(writes)
+    values = tuple(v for x in launches for v in x.values)
+    count = "all" if call.trips is None else f"all {call.trips}"
+    does = "asks its condition, and keeps" if call.trips is None else "keeps"
+    rule = (
+        f"{call.fn} runs {count} iterations of {kernels} kernels in one launch: "
+        f"one block does the work of all blocks, {does} what they hand on in shared memory"
+    )
+    return LoopDispatch(Dispatch(kernel, *used, values), (rule,))
+
+
+def _is_one_block(x: Dispatch) -> bool:
+    return all(d.extent == ONE for d in x.kernel.ir.grid)
+
+
+def are_faster_alone(kernels: Sequence[Kernel]) -> bool:
+    """Whether one multiprocessor is predicted to do the work of kernels one after the other, on
+    what it has in shared memory, before launches behind each other have their first bytes."""
+    costs = [_costs(k) for k in kernels]
+    known = kernels[0].target.calibration
+    waits = len(kernels) * (known.start_us + known.memory_latency_us)
+    return all(costs) and sum(c[1].us for c in costs if c is not None) <= waits
+
+
 def _in_one_block(kernel: Kernel, lowered: KernelIr, laps: Laps, name: str) -> KernelIr | str:
     """The kernel of one block; or why there is none, or none that pays."""
-    if any(constant_value(d.extent) != 1 for d in lowered.grid) and not is_faster_alone(kernel):
+    if any(constant_value(d.extent) != 1 for d in lowered.grid) and not are_faster_alone([kernel]):
         return "one multiprocessor would take longer than all of them behind a launch"
     return in_one_block(lowered, laps, name, kernel.target)
-
-
-def is_faster_alone(kernel: Kernel) -> bool:
-    """Whether one multiprocessor is predicted to do the work of a kernel, on what it has in shared
-    memory, before a launch behind another one in a graph has its first bytes."""
-    known = kernel.target.calibration
-    costs = _costs(kernel)
-    return costs is not None and costs[1].us <= known.start_us + known.memory_latency_us
 
 
 def _costs(kernel: Kernel) -> tuple[Cost, Cost] | None:
@@ -166,12 +228,10 @@ class _Arrays:
         arrays = x.kernel.lowered.arrays
         n = len(x.reads)
         self._call, self._body, self._x = call, body, x
-        self._taken = {b.name for b in x.kernel.lowered.params}
-        self._outer = reads, writes
+        taken = {b.name for b in x.kernel.lowered.params}
+        self._arrays = LoopArrays(call, reads, writes, taken)
         self._read = list(zip(arrays[:n], x.reads, strict=True))
         self._written = list(zip(arrays[n:], x.writes, strict=True))
-        self._operands: dict[int, Buffer] = {}
-        self._results: dict[int, Buffer] = {}
 
     def border(self) -> _Border | str:
         """The arrays of the loop; or why an array of the body is none of its."""
@@ -184,12 +244,10 @@ class _Arrays:
         bare = Laps(call.trips, call.reverse, call.lap, lap, (), {}, (), ())
         carried = tuple(self._carried(k) for k in range(call.carried))
         parts = self._parts(bare)
-        reads = tuple(sorted(self._operands))
-        writes = tuple(range(len(call.used)))
-        results = tuple(self._results[k] for k in writes)
-        params = (*(self._operands[k] for k in reads), *results)
+        arrays = self._arrays
+        params, results = arrays.params, arrays.results
         laps = replace(bare, carried=carried, parts=parts, params=params, results=results)
-        return _Border(laps, reads, writes)
+        return _Border(laps, arrays)
 
     def _unlike(self) -> str | None:
         inputs, count = self._body.fusion.inputs, len(self._call.operands)
@@ -205,34 +263,6 @@ class _Arrays:
             return "the body hands on an array that it does not write"
         return None
 
-    def _operand(self, k: int, name: str) -> Buffer:
-        if k not in self._operands:
-            shape, dtype = self._call.operands[k]
-            alignment = max(self._outer[0][k].alignment, dtype.nbytes)
-            size, name = element_count(shape), self._free(name)
-            self._operands[k] = Buffer(name, dtype, size, Memory.GLOBAL, alignment)
-        return self._operands[k]
-
-    def _result(self, k: int, name: str) -> Buffer | None:
-        """The parameter of result `k` of the loop; None where nothing reads it."""
-        if k not in self._call.used:
-            return None
-        place = self._call.used.index(k)
-        if place not in self._results:
-            shape, dtype = self._call.results[k]
-            alignment = max(self._outer[1][place].alignment, dtype.nbytes)
-            size, name = element_count(shape), self._free(name)
-            self._results[place] = Buffer(name, dtype, size, Memory.GLOBAL, alignment)
-        return self._results[place]
-
-    def _free(self, name: str) -> str:
-        """A name that no other array of the loop has."""
-        given = {b.name for found in (self._operands, self._results) for b in found.values()}
-        out, count = name, 0
-        while out in given or (count and out in self._taken):
-            out, count = f"{name}_{count}", count + 1
-        return out
-
     def _carried(self, k: int) -> Carried:
         call = self._call
         assert call.trips is not None
@@ -244,8 +274,8 @@ class _Arrays:
         start = None
         if found or not surely:
             name = next((b.name for b in found), None) or given.name
-            start = self._operand(k, name)
-        return Carried(found, written, start, self._result(k, written.name))
+            start = self._arrays.operand(k, name)
+        return Carried(found, written, start, self._arrays.result(k, written.name))
 
     def _parts(self, laps: Laps) -> dict[Buffer, tuple[Part, ...]]:
         call, inputs = self._call, self._body.fusion.inputs
@@ -257,11 +287,11 @@ class _Arrays:
             begins: Expr = s.offset
             if k < call.carried + call.sliced:
                 begins = add(begins, mul(laps.number, element_count(s.root.shape)))
-            parts[b] = (Part(self._operand(k, b.name), begins),)
+            parts[b] = (Part(self._arrays.operand(k, b.name), begins),)
         outputs = self._body.fusion.outputs[call.carried :]
         for k, t in zip(call.stacked, outputs, strict=True):
             written = next(b for b, s in self._written if s.tensor is t)
-            whole = self._result(k, written.name)
+            whole = self._arrays.result(k, written.name)
             assert whole is not None
             begins = mul(laps.number, element_count(t.shape))
             parts[written] = (*parts.get(written, ()), Part(whole, begins))
@@ -269,9 +299,16 @@ class _Arrays:
 
 
 def _finished(
-    lowered: KernelIr, x: Dispatch, border: _Border, call: Call, loops: Loops
+    lowered: KernelIr,
+    launches: Sequence[Dispatch],
+    one: Cost | None,
+    arrays: LoopArrays,
+    loops: Loops,
+    trips: Expr | None,
 ) -> Kernel | str:
-    """The kernel behind all passes; or why it is none."""
+    """The kernel behind all passes, of which an iteration costs as much as is predicted; or why it
+    is none."""
+    x = launches[0]
     target, text = x.kernel.target, print_kernel(lowered)
     if text in loops.known:
         return loops.known[text]
@@ -284,20 +321,19 @@ def _finished(
     held = blocks_by_memory(target, final.nthreads, shared_nbytes(final))
     if not held or estimate_registers(final, target) > register_cap(target, final.nthreads, 1):
         return "its threads have too few registers, or too little memory, for what they would keep"
-    types = [*(call.operands[k] for k in border.reads)]
-    types += [call.results[call.used[k]] for k in border.writes]
+    types = arrays.types
     infos = [
         TensorInfo(b.name, shape, dtype, contiguous_strides(shape))
         for b, (shape, dtype) in zip(final.arrays, types, strict=True)
     ]
-    n = len(border.reads)
-    costs, is_alone = _costs(x.kernel), all(d.extent == ONE for d in final.grid)
+    n = len(arrays.reads)
     moved = sum(d.nbytes * estimate(element_count(shape)) for shape, d in types)
-    trips = estimate(border.laps.trips)
+    times = 1 if trips is None else estimate(trips)
     made = Kernel(
-        final, target, tuple(infos[:n]), tuple(infos[n:]), x.kernel.argument_values,
+        final, target, tuple(infos[:n]), tuple(infos[n:]),
+        tuple(v for y in launches for v in y.kernel.argument_values),
         x.kernel.schedule, companions=loops.together, lowered=lowered,
-        cost=None if costs is None else repeated(costs[is_alone], trips, moved, target),
+        cost=None if one is None else repeated(one, times, moved, target),
     )  # fmt: skip
     loops.known[text] = made
     return made

@@ -299,6 +299,27 @@ def _compile_for(s: ir.For, run: Run) -> Blocking:
     slot = run.scope.bind(s.var, UNIFORM)
     steps = compile_body(s.body, run)
 
+    def open_loop(f: Frame) -> Wait:
+        outer = f.mask
+        for k in range(MOST_TRIPS):
+            for r in refresh:
+                r(f)
+            extent = np.asarray(extent_of(f.values))
+            f.check_uniform_extent(s, extent)
+            f.mask, some = narrow(f.mask, k < extent)
+            if not some:
+                f.mask = outer
+                return
+            f.values[slot] = k
+            yield from _all(steps, f)
+        raise UserError(
+            f"a loop has run {MOST_TRIPS} iterations in the simulator, and its condition still "
+            "holds: let it end, such as by a counter in the condition, or run it on a device"
+        )
+
+    if s.is_open:
+        return Blocking(open_loop)
+
     def loop(f: Frame) -> Wait:
         for r in refresh:
             r(f)
@@ -366,6 +387,11 @@ def _compile_roles(s: ir.Roles, run: Run) -> Blocking:
         f.own.extend(sorted(number for mine in frames for number in mine.own))
 
     return Blocking(side_by_side)
+
+
+MOST_TRIPS = 1 << 16
+"""Iterations after which the simulator gives up a loop that only ends by itself: a minute, where
+one takes a millisecond, which is what the smallest body takes."""
 
 
 def take_turns(runs: list[Wait], trace: Trace, draw: np.random.Generator | None = None) -> Wait:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -16,8 +16,22 @@ from fusewright.kir.analysis.lanes import (
     split_unknown,
     thread_values,
 )
-from fusewright.kir.ir import Dim, For, If, Kernel, RegVar, Role, SetMaxRegisters
-from fusewright.kir.traverse import own_values, walk_statements
+from fusewright.kir.ir import (
+    Alloc,
+    Body,
+    Buffer,
+    Compute,
+    Dim,
+    For,
+    If,
+    Kernel,
+    Load,
+    Memory,
+    RegVar,
+    Role,
+    SetMaxRegisters,
+)
+from fusewright.kir.traverse import bodies_of, own_values, walk_statements
 from fusewright.target import WARP_SIZE
 
 SAMPLES = 64
@@ -133,6 +147,47 @@ def _sampled_threads(c: Cond, kernel: Kernel) -> Array | None:
         fractions = np.arange(1, SAMPLES + 1) * np.sqrt(_PRIMES[position % len(_PRIMES)]) % 1
         known[v] = (low + (fractions * (high - low + 1)).astype(np.int64))[:, None]
     return np.broadcast_to(holds(c, known).may, (SAMPLES, kernel.nthreads))
+
+
+def agreed_registers(kernel: Kernel) -> frozenset[Buffer]:
+    """The registers in which all threads of a block have the same values where they stand at the
+    same statement: all that is written there is loaded from one place of memory, or computed of
+    such registers, by all threads or by none. Memory that a thread may write meanwhile is the
+    matter of the syncs."""
+    allocated = (s.buffer for s in walk_statements(kernel) if isinstance(s, Alloc))
+    found = {b for b in allocated if b.memory is Memory.LOCAL}
+    moving = frozenset(d.var for d in kernel.block if d.extent.interval[1] != 1)
+    while lost := found.intersection(_parted(kernel.body, found, moving)):
+        found -= lost
+    return frozenset(found)
+
+
+def _parted(body: Body, agreed: set[Buffer], moving: frozenset[Var]) -> Iterator[Buffer]:
+    """The registers in which a body leaves different values, where others hold the same."""
+
+    def agree(value: Cond | Expr) -> bool:
+        own = variables(value)
+        registers = (v.reg.buffer for v in own if isinstance(v, RegVar))
+        return moving.isdisjoint(own) and all(b in agreed for b in registers)
+
+    for s in body:
+        values = (v for v in own_values(s) if isinstance(v, Expr | Cond))
+        match s:
+            case Alloc():
+                continue
+            case Load() | Compute():
+                read = (u.reg.buffer for u in s.register_uses() if u.reads)
+                is_same = all(map(agree, values)) and all(b in agreed for b in read)
+            case For() | If():
+                is_same = all(map(agree, values))
+            case _:
+                is_same = False
+        if not is_same:
+            inside = (s, *walk_statements(s))
+            yield from (u.reg.buffer for x in inside for u in x.register_uses() if u.writes)
+        else:
+            for inner in bodies_of(s):
+                yield from _parted(inner, agreed, moving)
 
 
 def _has_none_of(value: Cond | Expr, dims: Iterable[Dim]) -> bool:

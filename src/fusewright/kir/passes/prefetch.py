@@ -55,7 +55,8 @@ def prefetch(kernel: Kernel, target: Target) -> Kernel:
 def _body(body: Body, most: int) -> Body:
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, For) and any(isinstance(x, Exchange) for x in s.body):
+        exchanges = isinstance(s, For) and any(isinstance(x, Exchange) for x in s.body)
+        if isinstance(s, For) and exchanges and not s.is_open:
             out += _ahead(s, most)
         else:
             out.append(s)

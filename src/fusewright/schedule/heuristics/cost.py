@@ -26,7 +26,7 @@ What was measured is in `Target.calibration`; `python -m bench.predicted` compar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.core.instructions import CODE
@@ -120,6 +120,19 @@ def held_in_shared_memory(alone: Cost, whole: Cost, target: Target) -> Cost:
     waited = max(0.0, found["latency"] - known.start_us - known.memory_latency_us)
     us = _norm((found | {"latency": waited}).values(), known.overlap)
     return replace(alone, us=us, parts=tuple(found.items()))
+
+
+def together(costs: Sequence[Cost], target: Target) -> Cost:
+    """The predicted time of kernels whose work one launch does one after the other."""
+    found: dict[str, float] = {}
+    for c in costs:
+        for name, t in c.parts:
+            found[name] = found.get(name, 0.0) + t
+    known = target.calibration
+    waits = (len(costs) - 1) * (known.start_us + known.memory_latency_us)
+    found["latency"] = max(0.0, found["latency"] - waits)
+    us = sum(c.us for c in costs)
+    return replace(costs[0], us=us, parts=tuple(found.items()))
 
 
 def repeated(one: Cost, times: int, nbytes: int, target: Target) -> Cost:
