@@ -29,7 +29,6 @@ _KEPT = "fusewright_kept"
 """What the arguments of a backward graph carry that the forward graph keeps for it."""
 
 
-
 def cut(joint: Any, *args: Any, num_fwd_outputs: int, **kwargs: Any) -> tuple[Any, Any]:
     """The forward and the backward graph of a joint one, as torch asks for them, the forward one
     with so many results of its own. What it returns beside these, the backward graph takes first;
