@@ -197,8 +197,10 @@ def pieces(one: Seen) -> tuple[dict[str, Calls], list[Any]]:
         for name, value in names.items()
         if callable(value) and (kind := _kind(name)) is not None
     }
-    with mock.patch.dict(names, wrapped), torch.no_grad():
-        kept.append(written.call(list(one.args)))
+    with torch.no_grad():
+        one.run(list(one.args))  # a thread's first call is another one; backward has one of its own
+        with mock.patch.dict(names, wrapped):
+            kept.append(written.call(list(one.args)))
     return found, kept
 
 

@@ -22,6 +22,7 @@ from fusewright.frontends.torch import (  # noqa: E402
     dynamo,
     movement,
     partition,
+    plain_scatters,
     region as region_room,
 )
 from fusewright.frontends.torch.calls import refusal  # noqa: E402
@@ -117,6 +118,42 @@ def test_the_gradient_of_columns(axis: int, index: Any, cpu: str) -> None:
     places = (slice(None),) * axis + (torch.tensor(index),)
     x = rand(3, 4, 5).requires_grad_()
     assert left(as_eager(lambda x: torch.tanh(x.exp()[places] * 2), x, cpu=cpu)) == []
+
+
+@pytest.mark.parametrize("cpu", ["oracle", "sim"])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_rows_that_are_added_to_a_constant(dim: int, cpu: str) -> None:
+    """The gradient of `index_select`, and messages that are summed; several have one place."""
+    x, at = rand(5, 4, 3).requires_grad_(), torch.tensor([2, 0, 2])
+
+    def chosen(x: Any) -> Any:
+        return torch.tanh(x.exp().index_select(dim, at) * 2)
+
+    assert left(as_eager(chosen, x, cpu=cpu)) == []
+
+    def summed(x: Any, y: Any) -> Any:
+        made = torch.full((5, 4, 3), 0.5).index_add(dim, at, (x * 2).narrow(dim, 0, 3) * y)
+        return made.sin()
+
+    assert left(as_eager(summed, x, rand(1).requires_grad_(), cpu=cpu)) == []
+
+
+def test_rows_that_stay_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = torch.tensor([2, 0, 2])
+
+    def to_argument(x: Any, y: Any) -> Any:
+        return x.index_add(0, at, y.sin()) * 2
+
+    assert "aten.index_add.default" in left(as_eager(to_argument, rand(4, 5), rand(3, 5)))
+
+    def to_zeros(y: Any) -> Any:
+        return torch.zeros(4, 5).index_add(0, at, y.sin()) * 2
+
+    assert left(as_eager(to_zeros, rand(3, 5))) == []
+    monkeypatch.setattr(plain_scatters, "ADDED", 59)
+    assert "aten.index_add.default" in left(as_eager(to_zeros, rand(3, 5)))
+    monkeypatch.setattr(plain_scatters, "ADDED", 60)
+    assert left(as_eager(to_zeros, rand(3, 5))) == []
 
 
 def test_index_put_that_stays_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

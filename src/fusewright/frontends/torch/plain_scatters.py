@@ -6,8 +6,10 @@ an index has few entries in a row, each element of the result asks which of them
 
 rewrite:  scatter(full(c), d, i, src)      ->  where(arange(n) == i[k], src[k], ..) over k
           scatter_add(full(0), d, i, src)  ->  sum over k of where(arange(n) == i[k], src[k], 0)
+          index_add(full(c), d, i, src)    ->  index_put(full(c), [.., i], src, accumulate)
 checks:   the index has at most `MOST` entries along the axis and all of the other axes; sizes are
-          numbers. Of entries that name one place the last one counts, where torch promises nothing
+          numbers. Of entries that name one place the last one counts, where torch promises nothing.
+          Rows are added where comparing all places takes no longer than torch's two launches
 order:    before the graph is cut into regions, of which these operators become part
 """
 
@@ -17,12 +19,18 @@ from typing import Any
 
 from fusewright.frontends.torch.library import aten, fx, torch
 from fusewright.frontends.torch.permutations import call_near, is_zero
+from fusewright.fusion.ops.segments import MAX_COMPARED
 
 MOST = 8
 """Entries of a row that every element of it is compared with. An element of 4 bytes is written in
 the time of 24 instructions (an H200's data sheet: 132 multiprocessors of 128 lanes at 1.7 GHz, 4.8
 TB/s), and an entry takes three: a load that hits, a comparison and a selection."""
 
+ADDED = MAX_COMPARED * 2 // 25
+"""Comparisons that take no longer than torch's fill and addition, which are two launches, where
+`MAX_COMPARED` take as long as 25. In a kernel the sums have an order; torch adds by atomics."""
+
+_ROWS = aten.index_add.default
 _FULLS = (aten.full.default, aten.full_like.default, aten.new_full.default)
 _ADDS = aten.scatter_add.default
 _PUTS = (aten.scatter.src, aten.scatter.value)
@@ -31,12 +39,13 @@ _PUTS = (aten.scatter.src, aten.scatter.value)
 def plain_scatters(graph: Any) -> None:
     """Replaces scatters into constants in an aten graph with example values."""
     for n in list(graph.nodes):
-        if n.op != "call_function" or n.target not in (*_PUTS, _ADDS) or n.kwargs:
+        if n.op != "call_function" or n.target not in (*_PUTS, _ADDS, _ROWS) or n.kwargs:
             continue
-        if not _is_taken(n):
+        is_rows = n.target is _ROWS
+        if not (_adds_few_rows(n) if is_rows else _is_taken(n)):
             continue
         with graph.inserting_before(n):
-            made = _chosen(graph, n)
+            made = _put(graph, n) if is_rows else _chosen(graph, n)
         n.replace_all_uses_with(made)
         graph.erase_node(n)
 
@@ -52,6 +61,23 @@ def _is_taken(n: Any) -> bool:
     others = all(a == s for k, (a, s) in enumerate(zip(at, shape, strict=True)) if k != along)
     is_node = isinstance(source, fx.Node | int | float)
     return others and is_node and 0 < at[along] <= MOST
+
+
+def _adds_few_rows(n: Any) -> bool:
+    """Whether rows are added to a constant, each element of which can look at all of them."""
+    x, _, index, _ = n.args
+    value, at = x.meta["val"], index.meta["val"]
+    is_full = is_zero(x) or x.target in _FULLS
+    if not is_full or not all(type(s) is int for s in (*value.shape, *at.shape)):
+        return False
+    is_flat = value.ndim > 0 and at.ndim == 1 and value.dtype is not torch.bool
+    return is_flat and value.numel() * at.numel() <= ADDED
+
+
+def _put(graph: Any, n: Any) -> Any:
+    x, dim, index, source = n.args
+    places = [*[None] * (dim % x.meta["val"].ndim), index]
+    return call_near(graph, n, aten.index_put.default, x, places, source, True)
 
 
 def _chosen(graph: Any, n: Any) -> Any:
