@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 
 from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.product_steps import outside_us, step_clocks
-from fusewright.schedule.heuristics.product_suffix import moved_us
+from fusewright.schedule.heuristics.product_suffix import alone_clocks, moved_us
 from fusewright.schedule.heuristics.product_work import ProductWork
 from fusewright.schedule.heuristics.thread_loops import warps
 from fusewright.schedule.heuristics.work import MovedArray, Work
@@ -171,7 +171,8 @@ def _product_us(
     beside = max(0.0, parts["memory"] - apart), parts["cache"], parts["shared"]
     overlapped = _norm((*beside, max(steps.values())), known.box_overlap)
     met = rounds * (known.box_cluster_us if work.cluster > 1 else 0.0)
-    around = rounds * _around_steps(work, p, target) + parts["issue"]
+    clocks = alone_clocks(p.accumulators) if p.ping_pong else 1.0
+    around = rounds * _around_steps(work, p, target) + clocks * parts["issue"]
     if p.ping_pong:
         tiles = rounds * p.tiles
         around = outside_us(tiles, max(steps.values()) / tiles, around / tiles)

@@ -40,16 +40,11 @@ _MENU = (
     (64, 8, 1),
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
-_IN_TURN = ((128, 192, 2), (128, 128, 2))
-"""Tiles of which each of two warpgroups computes one: of 128 x 192 its registers hold the sums, and
-as much as `CODE.product_registers` beside them. Inputs come ahead of both beside no fewer than
-`ENOUGH_STAGES`: a backward of gelu by 128 x 192 would have three, and leave by 16 columns, which
-spills 480 bytes (NVRTC 13.0, sm_90a, 2026-11-28)."""
-MOST_IN_TURN = 32
-"""Columns of a result that leave together beside more than `MAX_ACCUMULATORS` sums: ptxas begins
-what follows for all of them. In ping-pong of 128 x 192 parts of 96 columns spill 228 bytes with a
-bias, of 64 204 with gelu, of 48 356 with gelu and a residual, of 32 none (NVRTC 13.0, sm_90a,
-2026-11-28)."""
+_IN_TURN = ((128, 128, 2),)
+"""Tiles of which each of two warpgroups computes one. Of 128 x 192, whose sums leave 40 registers,
+what follows takes 1.7 times as many clocks (`FULL_CLOCKS`), in parts that have to be narrow or
+spill; they were the faster ones for 1 of 5 products with functions (one H100, 2026-11-28,
+bench/ping-pong-2026-11-28-h100.json)."""
 LEAST_LARGE = 128 * 128
 """Sums of a tile that its boxes do not hold up: others are chosen for what they copy."""
 LARGE_TILE = 128 * 192
@@ -296,8 +291,6 @@ def _with_ring(
         return max(1, min((target.shared_nbytes_per_block - used) // stage, steps, MAX_STAGES))
 
     options = _staged_columns(columns) if outputs else [0]
-    if ping_pong and rows * columns > MAX_ACCUMULATORS * WARPGROUP_SIZE:
-        options = [c for c in options if c <= MOST_IN_TURN]
     staged = max(options, key=lambda c: (min(stages(c), ENOUGH_STAGES), c))
     promoted = is_promoted(sizes.itemsize)
     return ProductPlan(

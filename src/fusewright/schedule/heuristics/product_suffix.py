@@ -16,7 +16,11 @@ from fusewright.fusion.ir import Parts, Pointwise, Reduce
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
-from fusewright.schedule.heuristics.product_plans import STAGED_ITEMSIZE, ProductPlan
+from fusewright.schedule.heuristics.product_plans import (
+    MAX_ACCUMULATORS,
+    STAGED_ITEMSIZE,
+    ProductPlan,
+)
 from fusewright.schedule.heuristics.work import element_instructions
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.precision import fast_forms
@@ -40,16 +44,39 @@ class Suffix:
     boxed: int = 0
 
 
+ALONE_CLOCKS, FULL_CLOCKS = 4.1, 7.2
+"""Clocks for an instruction behind a product of a warp that has a scheduler to itself, as in
+ping-pong, and of one whose sums leave no registers to begin several places at once: bias and gelu
+of 8192 x 8192 x 512 and gelu's backward of 12608 x 3072 x 768 take 4.1 both by 128 x 128, 7.1 and
+7.2 by 128 x 192 (one H100, 2026-11-28, bench/ping-pong-2026-11-28-h100.json)."""
+UNCOUNTED_CLOCKS = 1.0
+"""Those of two warps of a scheduler beyond the one that is counted: 1.7 to 2.3 in all for the same
+products without turns."""
 PLAIN = Suffix(boxed=STAGED_ITEMSIZE)
 """A product that leaves by boxes."""
 PARTS = Suffix()
 """A product of which whoever asks counts the bytes: of slices, with the kernel that sums them."""
 
 
-def exposed_us(places: int, threads: int, s: Suffix, *, ahead: bool, target: Target) -> float:
+def alone_clocks(accumulators: int) -> float:
+    """Clocks for an instruction of a warp alone on its scheduler beside so many sums a thread."""
+    return FULL_CLOCKS if accumulators > MAX_ACCUMULATORS else ALONE_CLOCKS
+
+
+def uncounted_us(places: int, s: Suffix, target: Target) -> float:
+    """Microseconds by which what is computed of all places of a product is predicted too fast where
+    two warpgroups share each tile."""
+    chip = WARP_SIZE * ISSUE_PER_CLOCK * target.clock_mhz * target.multiprocessors
+    return UNCOUNTED_CLOCKS * places * s.instructions / chip
+
+
+def exposed_us(
+    places: int, threads: int, s: Suffix, *, ahead: bool, target: Target, clocks: float = 1.0
+) -> float:
     """Microseconds of a tile of so many places, shared by so many threads, in which nothing is
-    multiplied: instructions, results that threads store, and inputs that do not come `ahead`."""
-    issue = places * s.instructions / (WARP_SIZE * ISSUE_PER_CLOCK * target.clock_mhz)
+    multiplied: instructions, of so many clocks each, results that threads store, and inputs that do
+    not come `ahead`."""
+    issue = clocks * places * s.instructions / (WARP_SIZE * ISSUE_PER_CLOCK * target.clock_mhz)
     loaded = 0 if ahead else places * s.loaded
     return issue + moved_us(loaded, places * s.stored, threads, target)
 

@@ -14,15 +14,22 @@ from fusewright.schedule.heuristics.product_plans import (
     with_splits,
 )
 from fusewright.schedule.heuristics.product_steps import DepthStep, outside_us, step_clocks
-from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
+from fusewright.schedule.heuristics.product_suffix import (
+    PLAIN,
+    Suffix,
+    alone_clocks,
+    exposed_us,
+    uncounted_us,
+)
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
 KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
-PING_PONG_MARGIN = 1.12
-"""By how much plans in ping-pong have to be predicted faster: twice the root mean square of the
-logarithm, 0.056, by which 145 other plans of the suites differ from the model (one H100,
-2026-11-27, `bench.product_fit`). None of their own was measured."""
+PING_PONG_MARGIN = 1.18
+"""By how much plans in ping-pong have to be predicted faster than others: of eight products the
+measured times of tiles of 128 x 128 over those without turns differ from the predicted ratios by
+0.084 in the root mean square of the logarithm, most for deep ones; twice that (one H100,
+2026-11-28, bench/ping-pong-2026-11-28-h100.json)."""
 
 
 def predicted_us(
@@ -37,8 +44,9 @@ def predicted_us(
     together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
     threads = plan.groups_of_tile * WARPGROUP_SIZE
     exposed = exposed_us(
-        plan.rows * plan.columns, threads, suffix, ahead=plan.ahead > 0, target=target
-    )
+        plan.rows * plan.columns, threads, suffix, ahead=plan.ahead > 0, target=target,
+        clocks=alone_clocks(plan.accumulators) if plan.ping_pong else 1.0,
+    )  # fmt: skip
     tile = known.tile_us + exposed
     outside = outside_us(rounds, inside, tile) if plan.ping_pong else rounds * tile
     around = known.launch_us + outside
@@ -140,7 +148,8 @@ def ranked_us(
     sizes: ProductSizes, plan: ProductPlan, target: Target, suffix: Suffix = PLAIN
 ) -> float:
     """The microseconds by which plans are ranked: with a margin for clusters, where rows begin
-    inside of lines for all others, and with one for ping-pong. That hides what stands around tiles
+    inside of lines for all others, and with one for ping-pong, against what the others take with
+    all that is computed of their sums. Ping-pong hides what stands around tiles
     behind steps: where memory takes longer than steps, which waits for neither, two blocks of a
     multiprocessor, which hide as much, gained nothing (64 of 1024 x 1024 x 128, one H100,
     2026-11-27), so that it ranks last."""
@@ -153,6 +162,9 @@ def ranked_us(
         own, _, _ = _steps_us(sizes, plan, target)
         is_hidden = own >= _memory_us(sizes, plan, target, suffix)
         margin *= PING_PONG_MARGIN if is_hidden else math.inf
+        places = sizes.batch * sizes.rows * sizes.columns
+        others = uncounted_us(places, suffix, target)
+        return predicted_us(sizes, plan, target, suffix) * margin - others
     return predicted_us(sizes, plan, target, suffix) * margin
 
 

@@ -26,7 +26,8 @@ from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, mma_per_clock
 class ProductWork:
     """Of a block: the tiles of the result that it makes, the steps of all of them, each a tile of
     the depth, and what a step takes; bytes that threads load and store for the places of a tile
-    behind its last step; and whether two warpgroups take the tiles in turn (`ping_pong`)."""
+    behind its last step; and whether two warpgroups take the tiles in turn (`ping_pong`), each
+    thread of which has so many `accumulators`."""
 
     tiles: int
     steps: int
@@ -34,6 +35,7 @@ class ProductWork:
     loaded_nbytes: float = 0.0
     stored_nbytes: float = 0.0
     ping_pong: bool = False
+    accumulators: int = 0
 
 
 def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
@@ -78,7 +80,9 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     left = [s for s in moved if s.memory is Memory.GLOBAL]
     stored = sum(s.dtype.nbytes * numel(s.shape) / whole for s in left)
     in_turn = any(s.ping_pong for s in boxes)
-    return ProductWork(tiles, trips_of(serial), step, sums * loaded, sums * stored, in_turn)
+    held = len(products) * sums // threads
+    moved_nbytes = sums * loaded, sums * stored
+    return ProductWork(tiles, trips_of(serial), step, *moved_nbytes, in_turn, held)
 
 
 def _box_rows(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
