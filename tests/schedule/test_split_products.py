@@ -49,9 +49,10 @@ def split_schedule(
     batch: int = 0,
     staged: int = 0,
     blocks: int = 0,
+    first: int = 1,
 ) -> fw.Schedule:
     """Tiles of 64 x 64, two stages, the depth over `splits` blocks; `blocks` such groups walk over
-    the tiles, or each tile has one."""
+    the tiles, or each tile has one. In mode "clusters" `first` of the blocks make one."""
     m, n, k = shape
     lead = (batch,) if batch else ()
     specs = [fw.TensorSpec((*lead, m, k), "bfloat16"), fw.TensorSpec((*lead, k, n), "bfloat16")]
@@ -62,8 +63,9 @@ def split_schedule(
     s = fw.Schedule(fw.trace(fn, *specs))
     products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
     plan = ProductPlan(
-        64, 64, 64, 1, 2, staged, products=len(products), splits=splits, mode=mode, blocks=blocks
-    )
+        64, 64, 64, 1, 2, staged, products=len(products), splits=splits, first=first,
+        mode="slices" if mode == "clusters" else mode, blocks=blocks,
+    )  # fmt: skip
     schedule_products(s, products, plan)
     return s
 

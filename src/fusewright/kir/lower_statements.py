@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusewright.core.conditions import all_of, less, negate, prove
+from fusewright.core.conditions import TRUE, all_of, less, negate, prove
 from fusewright.core.expr import ONE, ZERO, Expr, Var, variables
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.fusion.ir import MatMul, Reduce, Scan
@@ -45,6 +45,7 @@ from fusewright.kir.lower_turns import (
 from fusewright.kir.lower_warp_products import warp_instructions
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
+from fusewright.schedule.parallel import Parallel
 
 
 class Statements:
@@ -104,23 +105,26 @@ class Statements:
             return []
         check_request(self.storage.context, s)
         over = [] if isinstance(s.op, MatMul) else self._over_lanes(s, Definition.finish)
-        if is_shared_out_in_cluster(self.storage.context, s):
-            return [*self._by_cluster(s), *over]
+        is_in_cluster = is_shared_out_in_cluster(self.storage.context, s)
+        first = self._by_cluster(s) if is_in_cluster else []
         if not blocks_reduced(self.storage.context, s):
-            return over
+            return [*first, *over]
         modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
         combine = modes.get(s.grid_mode or "", self._by_vectors)
-        return [*combine(s), *over]
+        return [*first, *combine(s), *over]
 
     def _next_sync(self) -> int:
         """The first of three ids that no other sync has."""
         return 3 * len(self.storage.context.orders)
 
     def _by_slices(self, s: Stage) -> list[Statement]:
-        """All blocks leave their parts side by side; each then adds up a share of all parts."""
+        """All blocks leave their parts side by side, in a cluster those of the sums that each has
+        finished there; each then adds up a share of all parts."""
         number, g = self._next_sync(), gathering_of_stage(self.storage, s)
         context = self.storage.context
-        share = next(iter(context.finished[s].values()))
+        finished = context.finished[s]
+        share, mine = all_of(finished.values()), finished.get(Parallel.CLUSTERX, TRUE)
+        left = self._over_lanes(s, lambda d: d.leave(g.guarded, g.own))
 
         def finish_share(d: Definition) -> list[Statement]:
             loops = zip((x.axis for x in s.loops), d.view.variables, strict=True)
@@ -131,7 +135,7 @@ class Statements:
         else:
             parts = self._over_lanes(s, finish_share)
         return [
-            *self._over_lanes(s, lambda d: d.leave(g.guarded, g.own)),
+            *(left if mine is TRUE else [If(mine, tuple(left))]),
             g.arrive(number),
             g.acquire(number + 1),
             g.leave(number + 2),
@@ -141,7 +145,7 @@ class Statements:
     def _by_cluster(self, s: Stage) -> list[Statement]:
         """Each block of a cluster finishes a share, of which the others send it their parts."""
         made = shared_out(self.storage, s)
-        share = all_of(self.storage.context.finished[s].values())
+        share = self.storage.context.finished[s][Parallel.CLUSTERX]
         return [
             Alloc(made.parts),
             *self._over_lanes(s, lambda d: d.send_shares(made)),

@@ -38,7 +38,7 @@ class Context:
     arguments: dict[object, tuple[Argument, bool | int | float]]
     sizes: tuple[Var, ...]
     fast_forms: Mapping[Stage, str]
-    multiprocessors: int
+    at_once: int
     backward: frozenset[LoopNode] = frozenset()
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])

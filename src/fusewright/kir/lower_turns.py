@@ -15,6 +15,8 @@ its last ones in the last:
     if (mine) part = work[group, 0, ..] + .. + work[group, count - 1, ..]
 
 The blocks of a cluster do that in shared memory, without semaphores (`kir/lower_clusters.py`).
+Where a reduction runs over clusters and over the blocks of each, clusters reduce first, and each
+block leaves the share that it has finished to the blocks of its rank.
 
 Every thread keeps to elements of `work` of its own, neighbours side by side in whole vectors.
 """
@@ -34,7 +36,7 @@ from fusewright.core.conditions import (
     less_equal,
     substitute_condition,
 )
-from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, mod, variables
 from fusewright.core.identities import reduction_identity
 from fusewright.dtypes import DType, uint32
 from fusewright.errors import ScheduleError
@@ -88,7 +90,7 @@ def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
         own = blocks_reduced(context, s)
         if is_shared_out_in_cluster(context, s):
             found[Parallel.CLUSTERX] = _share_in_cluster(context, s)
-        elif own and s.grid_mode == "slices":
+        if own and s.grid_mode == "slices":
             found |= dict.fromkeys(own, _share(context, s))
         elif own:
             dims = [(p, context.dims[GRID_DIMS[p]]) for p in own]
@@ -117,10 +119,11 @@ def _check_reader(s: Stage, source: Stage, found: Mapping[Parallel, Cond]) -> No
 
 
 def _share(context: Context, s: Stage) -> Cond:
-    """Which vectors of which threads this block finishes: its share of all, thread by thread. Of a
-    product a thread has several vectors, which digits of the context number."""
+    """Which vectors of which threads this block finishes: its share of all, or of those that its
+    cluster leaves it, thread by thread. Of a product a thread has several vectors, which digits of
+    the context number."""
     position, count = _number(_blocks_in_order(context, s))
-    thread, threads = _number(threads_used(context, s))
+    thread, threads = _threads_of_parts(context, s)
     vector, vectors = _number([_digit(context, s, i) for i in reversed(vector_loops(s))])
     scaled, parts = (vector * threads + thread) * count, vectors * threads
     return all_of((less_equal(position * parts, scaled), less(scaled, (position + 1) * parts)))
@@ -132,6 +135,15 @@ def share_of_cluster(context: Context, s: Stage) -> tuple[Expr, int]:
     thread, threads = _number(threads_used(context, s))
     nblocks = _constant(s, context.dims["cx"].extent)
     return thread, -(-_constant(s, threads) // nblocks)
+
+
+def _threads_of_parts(context: Context, s: Stage) -> tuple[Expr, Expr]:
+    """The number of a thread among those of a block whose parts go to other places of the grid, and
+    how many those are: in a cluster the share that the block finishes."""
+    if is_shared_out_in_cluster(context, s):
+        thread, share = share_of_cluster(context, s)
+        return mod(thread, share), Int(share)
+    return _number(threads_used(context, s))
 
 
 def _share_in_cluster(context: Context, s: Stage) -> Cond:
@@ -233,15 +245,10 @@ def check_request(context: Context, s: Stage) -> None:
 
 def _check_cluster_request(context: Context, s: Stage, what: str, grid: str) -> None:
     """Raises ScheduleError for what blocks of a cluster do not share out."""
-    if s.work_dtype not in (None, s.dtype.compute):
+    if not grid and s.work_dtype not in (None, s.dtype.compute):
         raise ScheduleError(
             f"{what}: blocks of a cluster hand on {s.dtype.compute} through shared memory; leave "
             f"work_dtype={s.work_dtype} out, or bind the loop to BIDx"
-        )
-    if grid:
-        raise ScheduleError(
-            f"{what}: it reduces over {grid} and over the blocks of a cluster; rfactor the loop "
-            "that is bound to ClusterX, so that clusters reduce first"
         )
     if s.is_mma:
         _check_cluster_product(context, s, what)
@@ -269,7 +276,7 @@ def _check_cluster_product(context: Context, s: Stage, what: str) -> None:
 def turns_of_stage(storage: Storage, s: Stage) -> Turns:
     """The turns in which blocks reduce a stage, with the semaphores and the scratch for them."""
     order = _blocks_in_order(storage.context, s)
-    index, groups = _groups(storage, s, order)
+    index, groups = _groups(storage.context, order, _loops_around(storage, s))
     position, count = _number(order)
     size = elements_of_block(storage, s)
     if s.grid_mode == "tma":
@@ -294,7 +301,7 @@ def gathering(
 ) -> Gathering:
     """The gathering of the blocks along the dimensions `order` of the grid, anew in each iteration
     of the loops `around`, in which each leaves `size` elements of a stage. Raises ScheduleError for
-    blocks that may not run at once: more than the multiprocessors that the context names."""
+    blocks that may not run at once: more, or more clusters, than the context names."""
     context = storage.context
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
     moving = _moving(context)
@@ -303,18 +310,19 @@ def gathering(
             f"{what}: its blocks wait for each other, and have to be neighbours in the grid; bind "
             "the loop that reduces to BIDx and the others to BIDy, or use mode 'vector'"
         )
-    kept = [d for d in moving if d not in order]
-    index, groups = _number([*kept, *around])
+    index, groups = _groups(context, order, around)
     position, count = _number(order)
     if constant_value(count) is None:
         raise ScheduleError(
             f"{what}: {count} blocks wait for each other, and their number must be constant; split "
             "the loop by one with inner=False, or use mode 'vector'"
         )
-    most = context.multiprocessors
+    most = context.at_once
     if (constant_value(count) or 0) > most:
+        together = context.dims["cx"].extent
+        who = "blocks" if together == ONE else f"clusters of {together} blocks"
         raise ScheduleError(
-            f"{what}: {count} blocks wait for each other, and the target runs {most} at once for "
+            f"{what}: {count} {who} wait for each other, and the target runs {most} at once for "
             "sure; split the loop into fewer, or use mode 'vector'"
         )
     flags, work = _memory(s, groups, groups * count * size)
@@ -323,11 +331,13 @@ def gathering(
     return made
 
 
-def _groups(storage: Storage, s: Stage, order: list[Dim]) -> tuple[Expr, Expr]:
-    """The number of the group of blocks, and of the iteration, that reduce the stage together, and
-    how many there are."""
-    kept = [d for d in _moving(storage.context) if d not in order]
-    return _number([*kept, *_loops_around(storage, s)])
+def _groups(context: Context, order: Sequence[Dim], around: Sequence[Dim]) -> tuple[Expr, Expr]:
+    """The number of the group of blocks, and of the iteration, that reduce a stage together, and
+    how many there are. Of a cluster each block is in a group of its own: it hands on the share that
+    it has finished, or does what the others do, too."""
+    kept = [d for d in _moving(context) if d not in order]
+    ranks = [d for d in [context.dims["cx"]] if d.extent != ONE]
+    return _number([*kept, *ranks, *around])
 
 
 def _memory(s: Stage, groups: Expr, elements: Expr) -> tuple[Buffer, Buffer]:
@@ -396,19 +406,17 @@ def part_loops(storage: Storage, s: Stage) -> tuple[int, ...]:
 
 
 def elements_of_block(storage: Storage, s: Stage) -> int:
-    """Elements that a block has of the stage, those of all threads together."""
+    """Elements of the stage that a block hands on, those of all threads together."""
     n = kept_lanes(storage, s)
     for i in part_loops(storage, s):
         n *= _constant(s, s.loops[i].axis.extent)
-    for d in threads_used(storage.context, s):
-        n *= _constant(s, d.extent)
-    return n
+    return n * _constant(s, _threads_of_parts(storage.context, s)[1])
 
 
 def element_in_block(storage: Storage, s: Stage, values: Mapping[int, Expr], lane: int) -> Expr:
     """Where the thread's part begins that stands in the iterations `values` of its kept loops, at a
     lane that begins a vector."""
-    thread, count = _number(threads_used(storage.context, s))
+    thread, count = _threads_of_parts(storage.context, s)
     return (vector_number(storage, s, values, lane) * count + thread) * vector_of(storage, s)
 
 

@@ -388,9 +388,10 @@ class ScheduledTensor(TensorPasses):
         neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over
         blocks, each gets the totals of the parts of all, in this mode only. Where the loop
         is bound to ClusterX instead, "slices" goes through the blocks' shared memory: no scratch
-        and no semaphores, for at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that
-        accumulate in float32, is what parts are rounded to on the way, for half the traffic; by
-        default they stay what they are."""
+        and no semaphores, for at most 8 blocks; where loops are bound to both, clusters reduce
+        first, and each block leaves a slice of the share that it has finished. `work_dtype`,
+        float16 or bfloat16 for sums that accumulate in float32, is what parts are rounded to on
+        the way, for half the traffic; by default they stay what they are."""
         if isinstance(self.stage.op, Scan) and mode != "slices":
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): blocks that scan lines "

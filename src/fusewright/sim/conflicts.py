@@ -358,14 +358,14 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> AccessSit
 def check_initialised(trace: Trace, rows: Array, model: Model, findings: Findings) -> None:
     """Report reads of shared bytes that no thread wrote since they were allocated."""
     shared_nbytes = trace.shared_nbytes
-    written = np.zeros((len(rows), trace.cluster, shared_nbytes), bool)
+    written = np.zeros((len(rows), trace.row_blocks, shared_nbytes), bool)
     flat = written.reshape(-1)
     words = {n: flat.view(f"u{n}") for n in (1, 2, 4, 8)}
-    stride = np.arange(len(rows))[:, None] * (trace.cluster * shared_nbytes)
+    stride = np.arange(len(rows))[:, None] * (trace.row_blocks * shared_nbytes)
     n, t = trace.nblocks, trace.nthreads
     for e in trace.events:
         if isinstance(e, Undefine) and model.alloc_forgets:
-            mine = rows_of(e.mask, rows, t, n).reshape(-1, trace.cluster, trace.block_nthreads)
+            mine = rows_of(e.mask, rows, t, n).reshape(-1, trace.row_blocks, trace.block_nthreads)
             here = np.broadcast_to(mine.any(axis=2), written.shape[:2])
             written[here, e.first : e.first + e.nbytes] = False
         elif isinstance(e, TracedAccess) and e.space == 0:

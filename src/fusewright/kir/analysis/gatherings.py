@@ -2,7 +2,8 @@
 a buffer, and reads those of all once they are there.
 
 Blocks wait here for later ones too. That ends when all blocks of a group run at once: they are
-neighbours in the grid, which starts blocks in order, and no more than there are multiprocessors.
+neighbours in the grid, which starts blocks in order, and no more than there are multiprocessors. Of
+clusters the blocks of each rank are a group, and as many clusters as surely run at once.
 """
 
 from __future__ import annotations
@@ -77,11 +78,13 @@ def gathering_problems(kernel: Kernel, target: Target | None) -> Iterator[tuple[
         left.add(found.leave)
         yield from ((site.statement, fault) for fault in _faults(found, kernel))
         count = constant_value(found.all_parts.value)
-        if target is not None and count is not None and count > target.multiprocessors:
+        most = None if target is None else target.clusters_at_once(kernel.cluster_size)
+        if most is not None and count is not None and count > most:
+            who = f"clusters of {kernel.cluster_size} blocks" if kernel.cluster else "blocks"
             yield (
                 site.statement,
-                f"{count} blocks wait for each other, and {target} is sure to run "
-                f"{target.multiprocessors} at once; let fewer of them gather, or take turns",
+                f"{count} {who} wait for each other, and {target} is sure to run {most} at once; "
+                "let fewer of them gather, or take turns",
             )
     for site in places:
         if isinstance(site.statement, SemaphoreLeave) and site.statement not in left:
@@ -117,6 +120,7 @@ def _faults(g: Gathered, kernel: Kernel) -> Iterator[str]:
     moving = [d for d in kernel.grid if d.extent != ONE]
     kept = [d for d in moving if d.var in variables(part.index)]
     order = [d for d in moving if d not in kept]
+    kept += kernel.cluster
     count = product_of(d.extent for d in order)
     if constant_value(count) is None or parts.value != count:
         yield f"it waits for {parts.value} of the {count} blocks of a group; wait for all of them"

@@ -165,7 +165,7 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
         )
     if passed.follows not in (TRUE, less(taken.value + 1, count)):
         yield f"its release says that blocks follow where {passed.follows}, not all but the last"
-    kept = [d for d in moving if d.var not in inside]
+    kept = [d for d in (*moving, *kernel.cluster) if d.var not in inside]
     yield from group_faults(taken, turn.acquire, kernel, kept)
     around = {v for b in turn.acquire.branches for v in variables(b.node.condition)}
     if around & inside:

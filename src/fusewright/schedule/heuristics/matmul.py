@@ -27,9 +27,7 @@ from fusewright.schedule.heuristics.product_plans import (
     MAX_ACCUMULATORS,
     ProductPlan,
     ProductSizes,
-    in_split_clusters,
     menu_plans,
-    with_splits,
 )
 from fusewright.schedule.heuristics.product_suffix import (
     Suffix,
@@ -42,6 +40,7 @@ from fusewright.schedule.heuristics.product_suffix import (
     tiles_read,
 )
 from fusewright.schedule.heuristics.product_times import (
+    SPLIT_FORMS,
     memory_nbytes,
     ranked_us,
 )
@@ -133,6 +132,7 @@ class MatmulScheduler(ProductScheduler):
         suffix = suffix_of(self.flow, self._product)
         for p in (*self._ranked(plans, suffix), *self._ranked(shared, suffix)):
             together = " in a cluster" if p.mode == "cluster" else ""
+            together = f" in clusters of {p.first}" if p.first > 1 else together
             apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
             apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
             apart += ", inputs of what follows ahead of it" if p.ahead else ""
@@ -172,8 +172,8 @@ class MatmulScheduler(ProductScheduler):
     def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
         """The plan with shared depths, where all sizes are known."""
         if self._has_known_sizes():
-            yield from with_splits(plan, self._sizes(), self._target)
-            yield from in_split_clusters(plan, self._sizes(), self._target)
+            for form in SPLIT_FORMS.values():
+                yield from form(plan, self._sizes(), self._target)
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
         """Plans in the order of their predicted time, in clusters by a margin later. Of those
@@ -248,7 +248,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     for p in products:
         _tile(p, plan)
     around = (2 if plan.blocks else 1) + (plan.cluster_size > 1)
-    inside = around + (plan.splits > 1)
+    inside = around + (plan.splits > 1) + (plan.first > 1)
     s.transform_like(product, [*operands, *ahead, *(y for y, _ in staged)])
     for p in products:
         p.mma(plan.warpgroups, by_lanes=bool(reductions(s.flow)))
@@ -376,16 +376,22 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     if plan.blocks:
         product.split(0, plan.blocks // plan.cluster_size)
     if plan.splits > 1:
-        share_depth(product, plan.splits, plan.mode, tiles=1 if plan.blocks else 0)
+        tiles = 1 if plan.blocks else 0
+        share_depth(product, plan.splits, plan.mode, tiles=tiles, first=plan.first)
         return
     product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)
 
 
-def share_depth(product: ScheduledTensor, splits: int, mode: str, *, tiles: int = 0) -> None:
+def share_depth(
+    product: ScheduledTensor, splits: int, mode: str, *, tiles: int = 0, first: int = 1
+) -> None:
     """`[tiles, k/depth, ..] -> [BIDy, BIDx{splits}, k/depth/splits, ..]`: blocks sum parts of the
-    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`.
+    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`,
+    and `[BIDy, BIDx, ClusterX, ..]` where `first` of them make a cluster that reduces first.
     `tiles` is the loop over tiles of which each has blocks of its own."""
     product.split(tiles + 1, splits, inner=False)
+    if first > 1:
+        product.split(tiles + 1, first).parallelize(tiles + 2, Parallel.CLUSTERX)
     across, along = Parallel.BIDY, Parallel.BIDX
     if mode == "cluster":
         across, along, mode = Parallel.BIDX, Parallel.CLUSTERX, "slices"

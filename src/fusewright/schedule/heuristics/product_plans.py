@@ -91,7 +91,8 @@ class ProductPlan:
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
     there are `splits` sum parts of the depth of one tile, and combine them as `mode` says: as
-    "cluster" through the shared memory of one, else through scratch in global memory.
+    "cluster" through the shared memory of one, else through scratch in global memory; of slices
+    `first` blocks make a cluster, which reduces first.
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
@@ -113,6 +114,7 @@ class ProductPlan:
     promoted: bool = False
     cluster: tuple[int, int] = (1, 1)
     ahead: int = 0
+    first: int = 1
 
     def tiles(self, sizes: ProductSizes) -> int:
         """The tiles of a product of these sizes, in whole clusters."""
@@ -128,7 +130,7 @@ class ProductPlan:
     @property
     def blocks_together(self) -> int:
         """The blocks that start together, as a cluster: 1 where there are none."""
-        return self.splits if self.mode == "cluster" else self.cluster_size
+        return self.splits if self.mode == "cluster" else self.cluster_size * self.first
 
     @property
     def accumulators(self) -> int:
@@ -168,6 +170,7 @@ class ProductPlan:
             ahead=self.ahead or None,
             splits=self.splits if is_split else None,
             mode=self.mode if is_split else None,
+            first=self.first if self.first > 1 else None,
             cluster="x".join(map(str, self.cluster)) if self.cluster_size > 1 else None,
         )
 
@@ -353,16 +356,44 @@ def in_split_clusters(
     enough of the depth each, where all clusters run at once: of 36 measured plans in several rounds
     32 took longer than whole tiles (one H100, 2026-11-25, `bench.product_sweep`)."""
     trips = -(-sizes.depth // plan.depth)
-    parts = 4 * plan.rows * plan.columns * plan.products
-    room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
-    stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
     for n in SPLIT_CLUSTERS:
-        stages = min(room // stage, -(-trips // n), MAX_STAGES)
+        stages = _stages_beside_parts(plan, -(-trips // n), target)
         fits = n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1
         if fits and plan.tiles(sizes) <= target.clusters_at_once(n):
             yield replace(
                 plan, splits=n, mode="cluster", stages=stages, blocks=0, staged=0, serpentine=False
             )
+
+
+def in_slices_of_clusters(
+    plan: ProductPlan, sizes: ProductSizes, target: Target
+) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by several clusters, each of which reduces what its
+    blocks have before it leaves a slice: of as many clusters as run at once, for more blocks than a
+    cluster has."""
+    trips = -(-sizes.depth // plan.depth)
+    part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    for first in SPLIT_CLUSTERS if target.has_cluster else ():
+        most = trips // (LEAST_TRIPS * first)
+        clusters = min(target.clusters_at_once(first) // plan.tiles(sizes), most)
+        splits = clusters * first
+        if splits <= target.max_cluster or clusters * part > MOST_WORKSPACE * sizes.nbytes:
+            continue
+        stages = _stages_beside_parts(plan, -(-trips // splits), target)
+        if clusters > 1 and stages > 1:
+            yield replace(
+                plan, splits=splits, first=first, stages=stages, blocks=0, staged=0,
+                serpentine=False,
+            )  # fmt: skip
+
+
+def _stages_beside_parts(plan: ProductPlan, trips: int, target: Target) -> int:
+    """Tiles under way of a block with so many of them, beside the parts of the sums that blocks of
+    a cluster leave each other."""
+    parts = 4 * plan.rows * plan.columns * plan.products
+    room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
+    stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
+    return min(room // stage, trips, MAX_STAGES)
 
 
 def numbers_of_splits(

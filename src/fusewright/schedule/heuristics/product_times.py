@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import TypeAlias
 
 from fusewright.schedule.heuristics.product_plans import (
     STAGED_ITEMSIZE,
     ProductPlan,
     ProductSizes,
+    in_slices_of_clusters,
+    in_split_clusters,
     menu_plans,
     with_splits,
 )
@@ -17,6 +20,7 @@ from fusewright.schedule.heuristics.product_steps import DepthStep, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
 
+SplitForm: TypeAlias = "Callable[[ProductPlan, ProductSizes, Target], Iterator[ProductPlan]]"
 KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
 ALIKE = 1.05
@@ -60,10 +64,13 @@ def predicted_us(
     if plan.blocks_together > 1:
         around += known.box_cluster_us * (1 if plan.blocks else rounds)
     sums = plan.rows * plan.columns * plan.products
-    if plan.mode == "cluster":
+    combined = 0.0
+    if plan.mode == "cluster" or plan.first > 1:
         lines = 4 * sums / LINE_NBYTES
-        return around + together + rounds * known.box_line_clocks * lines / target.clock_mhz
-    return around + together + combine_us(plan.splits, plan.tiles(sizes) * sums, target)
+        combined += rounds * known.box_line_clocks * lines / target.clock_mhz
+    if plan.mode != "cluster":
+        combined += combine_us(plan.splits // plan.first, plan.tiles(sizes) * sums, target)
+    return around + together + combined
 
 
 def memory_nbytes(sizes: ProductSizes, plan: ProductPlan, target: Target) -> float:
@@ -151,9 +158,17 @@ def least_us(sizes: ProductSizes, target: Target, suffix: Suffix = PLAIN) -> flo
     return predicted_us(sizes, first, target, suffix)
 
 
+SPLIT_FORMS: Mapping[str, SplitForm] = {
+    "slices": with_splits, "clusters": in_split_clusters,
+    "clusters, then slices": in_slices_of_clusters,
+}  # fmt: skip
+"""How blocks of one kernel that share a depth combine their parts."""
+
+
 @lru_cache(maxsize=KEPT)
-def least_split_us(sizes: ProductSizes, target: Target) -> float:
-    """Microseconds of a product whose depth blocks of one kernel share; infinite where none do."""
+def least_split_us(sizes: ProductSizes, form: str, target: Target) -> float:
+    """Microseconds of a product whose depth blocks of one kernel share in one of `SPLIT_FORMS`;
+    infinite where none do."""
     alone = (p for p in menu_plans(sizes, target) if p.cluster_size == 1)
-    plans = (q for p in alone for q in with_splits(p, sizes, target))
+    plans = (q for p in alone for q in SPLIT_FORMS[form](p, sizes, target))
     return min((predicted_us(sizes, p, target) for p in plans), default=math.inf)
