@@ -33,6 +33,7 @@ from fusewright.program import Program
 from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
 from fusewright.schedule.heuristics.product_plans import (
+    IN_TURNS,
     ProductPlan,
     in_slices_of_clusters,
     in_split_clusters,
@@ -118,12 +119,9 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
             what = f"cluster {plan.splits}" if plan.mode == "cluster" else together
             name = f"{what} of {plan.rows}x{plan.columns}"
             yield name, predicted_us(sizes, plan, TARGET), by_hand(fusion, plan)
-    for mode, n in itertools.product(
-        ("vector", "tma"), sorted({min(FEW, wave.splits), wave.splits})
-    ):
+    for mode, n in itertools.product(IN_TURNS, sorted({min(FEW, wave.splits), wave.splits})):
         plan = replace(wave, mode=mode, splits=n, stages=min(wave.stages, 3))
-        us = predicted_us(sizes, plan, TARGET) + (n - 2) * TARGET.calibration.hop_us
-        yield f"{mode} {n}", us, by_hand(fusion, plan)
+        yield f"{mode} {n}", predicted_us(sizes, plan, TARGET), by_hand(fusion, plan)
 
 
 def by_hand(fusion: fw.Fusion, plan: ProductPlan) -> Program:

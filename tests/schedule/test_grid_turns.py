@@ -471,3 +471,26 @@ def test_a_block_of_one_warp_meets_as_a_warp(mode: str) -> None:
     assert "WarpSync" in kinds and "BlockSync" not in kinds
     report = fw.verify(kernel)
     assert (report.missing, report.redundant) == ([], [])
+
+
+@pytest.mark.parametrize(("mode", "back"), [("vector", "bulk"), ("slices", "bulk"), ("tma", "x")])
+def test_ways_back_that_there_are_not(mode: str, back: str) -> None:
+    s = column_schedule(total, 3)
+    message = f"'{mode}', read_back='{back}'\\): use 'vector', or in mode 'tma' 'bulk'"
+    with pytest.raises(fw.ScheduleError, match=message):
+        s.outputs[0].request_serial_grid_reduction(mode, read_back=back)
+
+
+def test_a_way_back_by_the_copy_engine_is_waited_for_and_fenced() -> None:
+    s = column_schedule(total_and_more, 3, mode="tma")
+    for t in s.tensors:
+        if t.stage.is_reduction:
+            t.request_serial_grid_reduction("tma", read_back="bulk")
+    kernel = s.lower("sm_90a")
+    kinds = [x.kind for x in kernel.syncs]
+    acquire, fence, wait = (
+        len(kinds) - 1 - kinds[::-1].index(k)
+        for k in ("SemaphoreAcquire", "ProxyFence", "MbarWait")
+    )
+    assert acquire < fence < wait < kinds.index("SemaphoreRelease")
+    assert "cp.async.bulk.shared::cluster.global.mbarrier" in kernel.ptx()

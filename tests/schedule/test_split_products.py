@@ -10,8 +10,10 @@ import pytest
 import fusewright as fw
 from fusewright.kir.ir import (
     BoxStore,
+    BulkLoad,
     BulkReduce,
     If,
+    MbarWait,
     NamedSync,
     RemoteStore,
     SemaphoreAcquire,
@@ -127,6 +129,20 @@ def test_batches(mode: str) -> None:
 def test_gated_pairs_hand_over_both_sums(mode: str) -> None:
     kernel = checked(split_schedule(gated, 2, mode, shape=(64, 64, 256)), seeds=1)
     assert len(kernel.ir.semaphores) == len(kernel.ir.scratch) == 2
+
+
+@pytest.mark.parametrize("fn", [with_bias, gated])
+def test_the_copy_engine_brings_the_sum_back(fn: Callable[..., object]) -> None:
+    """Only the last block gets it, once a tile, on an mbarrier that is made when it begins."""
+    n, shape = (2, (64, 64, 256)) if fn is gated else (3, (100, 72, 600))
+    kernel = checked(split_schedule(fn, n, "tma+bulk", shape=shape, blocks=0 if fn is gated else 2))
+    loads = [s for s in walk_statements(kernel.ir) if isinstance(s, BulkLoad)]
+    sums = len(kernel.ir.scratch)
+    assert len(loads) == sums == (2 if fn is gated else 1)
+    assert [s.src for s in loads] == list(kernel.ir.scratch)
+    waits = {s.parity for s in walk_statements(kernel.ir) if isinstance(s, MbarWait)
+             and s.barrier in {x.barrier for x in loads}}  # fmt: skip
+    assert {str(p) for p in waits} == ({"0"} if fn is gated else {"i0"})
 
 
 @pytest.mark.parametrize("mode", ["vector", "tma"])

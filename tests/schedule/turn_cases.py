@@ -16,8 +16,9 @@ import fusewright as fw
 from fusewright.schedule.schedule import ScheduledTensor
 
 Array = np.ndarray[Any, Any]
-MODES = ("vector", "tma", "slices", "cluster", "clusters")
-"""Those of requests, and of one cluster, and of clusters of `FIRST` blocks which leave slices."""
+MODES = ("vector", "tma", "tma+bulk", "slices", "cluster", "clusters")
+"""Those of requests, with the copy engine on the way back, too, and of one cluster, and of clusters
+of `FIRST` blocks which leave slices."""
 FIRST = 2
 SPLITS = (1, 2, 3, 5, 33)
 
@@ -72,12 +73,13 @@ def full_sum(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
     part = t.rfactor([len(t.axes) - 2, len(t.axes) - 1])
     part.parallelize(-1, fw.TIDx)
     s.transform_like(part).inline_most()
-    t.request_serial_grid_reduction(_request(mode))
+    _request(t, mode)
     return s
 
 
-def _request(mode: str) -> str:
-    return "slices" if mode.startswith("cluster") else mode
+def _request(t: ScheduledTensor, mode: str) -> None:
+    name, _, back = ("slices" if mode.startswith("cluster") else mode).partition("+")
+    t.request_serial_grid_reduction(name, read_back=back or "vector")
 
 
 def _over_blocks(t: ScheduledTensor, loop: int, mode: str) -> None:
@@ -93,7 +95,11 @@ def _of_columns(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
         return columns_in_clusters(fn, splits)
     if mode == "clusters":
         return columns_in_clusters(fn, FIRST, clusters=splits)
-    return column_schedule(fn, splits, mode=mode)
+    s = column_schedule(fn, splits, mode=mode.partition("+")[0])
+    for t in s.tensors:
+        if t.stage.is_reduction:
+            _request(t, mode)
+    return s
 
 
 def _of_product(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
@@ -125,7 +131,7 @@ def _several_columns(mode: str, *, suffix: bool) -> fw.Schedule:
         if t.stage.is_reduction:
             _over_blocks(t, 3, mode)
             t.reorder({3: 1, 4: 2} if mode != "clusters" else {3: 1, 4: 2, 5: 3})
-            t.request_serial_grid_reduction(_request(mode))
+            _request(t, mode)
     return s
 
 

@@ -161,8 +161,8 @@ def _shared_depth(t: Tensor, target: Target) -> str | None:
     sliced, slices = two_kernels(t, target)
     times = [
         (_product_us(t, 1, target), "whole"),
-        *((_split_us(t, form, target), f"{form} of one kernel") for form in SPLIT_FORMS),
         (sliced, f"{slices} slices and a second kernel"),
+        *((_split_us(t, form, target), f"in one kernel {form}") for form in SPLIT_FORMS),
     ]
     said = ", ".join(f"{what} {us:.1f} us" for us, what in times if us < math.inf)
     form = f"{count} slices of its rows are multiplied, then summed"

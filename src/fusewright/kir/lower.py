@@ -95,7 +95,7 @@ def lower(
         symbols=context.sizes,
         grid=grid,
         block=block,
-        body=body,
+        body=(*(x for made in context.returned.values() for x in made), *body),
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
         maps=tuple(context.maps.values()),

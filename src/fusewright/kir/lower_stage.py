@@ -54,7 +54,7 @@ from fusewright.kir.lower_turns import (
     reducing_function,
     vector_of,
 )
-from fusewright.kir.semaphores import Gathering, Turns
+from fusewright.kir.semaphores import Gathering
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
 from fusewright.schedule.nest import reduced_loops, scanning_threads
@@ -298,14 +298,14 @@ class Definition(Reader):
         buffer = self.storage.context.buffers[self.s]
         return [Reg(buffer, vector * len(lanes) + k) for k in lanes]
 
-    def add_earlier(self, turns: Turns) -> list[Statement]:
-        """Adds what earlier blocks left to the accumulators."""
+    def add_earlier(self, source: Buffer, begin: Expr) -> list[Statement]:
+        """Adds what earlier blocks left to the accumulators, from where it begins in a buffer."""
         s = self.s
         fn = reducing_function(s)
-        for first, at in self._places(turns.first).items():
+        for first, at in self._places(begin).items():
             width = vector_of(self.storage, s)
-            tmp = self.temporary(turns.guarded.dtype, width)
-            self.out.append(Load(Reg(tmp), turns.guarded, at, width))
+            tmp = self.temporary(source.dtype, width)
+            self.out.append(Load(Reg(tmp), source, at, width))
             parts = self._as_accumulators(tmp, width)
             for part, acc in zip(parts, self.accumulators()[first : first + width], strict=True):
                 self.out.append(Compute(fn, acc, (part, acc)))

@@ -33,6 +33,7 @@ from fusewright.kir.lower_storage import Storage
 from fusewright.kir.lower_turns import (
     at_reader,
     blocks_reduced,
+    bulk_read_back,
     check_request,
     fill_of_part,
     gathering_of_stage,
@@ -115,7 +116,8 @@ class Statements:
 
     def _next_sync(self) -> int:
         """The first of three ids that no other sync has."""
-        return 3 * len(self.storage.context.orders)
+        context = self.storage.context
+        return 3 * (len(context.orders) + len(context.returned))
 
     def _by_slices(self, s: Stage) -> list[Statement]:
         """All blocks leave their parts side by side, in a cluster those of the sums that each has
@@ -155,7 +157,7 @@ class Statements:
     def _by_vectors(self, s: Stage) -> list[Statement]:
         """Threads add what they find in scratch, and store the sum for the next block."""
         number, turns = self._next_sync(), turns_of_stage(self.storage, s)
-        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
+        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns.guarded, turns.first))
         later = self._over_lanes(s, lambda d: d.leave(turns.guarded, turns.first))
         return [
             turns.acquire(number),
@@ -166,7 +168,8 @@ class Statements:
 
     def _by_copy_engine(self, s: Stage) -> list[Statement]:
         """The copy engine adds what lies in shared memory to scratch, of the first block it stores
-        it; the last one adds what it reads there to what it has."""
+        it; the last one adds what it reads there, or in shared memory once the copy engine has
+        brought it back, to what it has."""
         number, turns = self._next_sync(), turns_of_stage(self.storage, s)
         staged = staged_part(s, turns)
         where = (turns.guarded, turns.first, staged, ZERO, turns.size, turns.issuer)
@@ -175,7 +178,11 @@ class Statements:
         copied = (store,) if is_short else (If(turns.is_first, (store,), (reduce,)),)
         ready = self._over_lanes(s, lambda d: d.leave(staged, ZERO))
         ready += fill_of_part(self.storage, s, staged)
-        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
+        if s.read_back == "bulk":
+            earlier = bulk_read_back(self.storage, s, turns, staged, self._next_sync())
+            earlier += self._over_lanes(s, lambda d: d.add_earlier(staged, ZERO))
+        else:
+            earlier = self._over_lanes(s, lambda d: d.add_earlier(turns.guarded, turns.first))
         return [
             Alloc(staged),
             If(negate(turns.is_last), tuple(ready)),

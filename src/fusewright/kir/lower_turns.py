@@ -38,11 +38,24 @@ from fusewright.core.conditions import (
 )
 from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, mod, variables
 from fusewright.core.identities import reduction_identity
-from fusewright.dtypes import DType, uint32
+from fusewright.dtypes import DType, uint32, uint64
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
-from fusewright.kir.ir import Alloc, Buffer, Compute, Dim, Imm, Reg, Statement, Store
+from fusewright.kir.ir import (
+    Alloc,
+    Buffer,
+    BulkLoad,
+    Compute,
+    Dim,
+    Imm,
+    MbarExpect,
+    MbarInit,
+    MbarWait,
+    Reg,
+    Statement,
+    Store,
+)
 from fusewright.kir.lower_storage import Context, Storage
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
@@ -479,6 +492,24 @@ def staged_part(s: Stage, turns: Turns) -> Buffer:
             f"{what}: the copy engine does not reduce {dtype} by {fn}, {takes}; use mode 'vector'"
         )
     return Buffer(f"{s.name}_part", dtype, Int(turns.size), Memory.SHARED, MAX_VECTOR_NBYTES)
+
+
+def bulk_read_back(
+    storage: Storage, s: Stage, turns: Turns, staged: Buffer, number: int
+) -> list[Statement]:
+    """What brings a group's sum to shared memory by the copy engine, and the wait for it, with an
+    mbarrier that is made when the kernel begins: only the last block of a group comes here, once in
+    each iteration of the loops around. `number` is the first of three ids of syncs."""
+    full = Buffer(f"{s.name}_back", uint64, ONE, Memory.SHARED, uint64.nbytes)
+    nbytes, thread = turns.size * staged.dtype.nbytes, turns.issuer
+    why = f"{nbytes} bytes of {turns.guarded}"
+    storage.context.returned[s] = (Alloc(full), MbarInit(number, why, full, ZERO, 1, thread))
+    iteration, _ = _number(_loops_around(storage, s))
+    return [
+        MbarExpect(number + 1, why, full, ZERO, nbytes, thread),
+        BulkLoad(staged, ZERO, turns.guarded, turns.first, turns.size, full, ZERO, thread),
+        MbarWait(number + 2, why, full, ZERO, mod(iteration, 2)),
+    ]
 
 
 def _constant(s: Stage, extent: Expr) -> int:

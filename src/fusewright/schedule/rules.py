@@ -105,6 +105,8 @@ COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', '
 
 GRID_MODES = ("vector", "tma", "slices")
 """How blocks may combine their parts of a reduction."""
+READ_BACK = ("vector", "bulk")
+"""How the last block may get what the copy engine added: by its threads, or by the copy engine."""
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """The rules of the arguments of a class's methods, by name."""
@@ -130,7 +132,11 @@ ON_TENSORS: Edits = {
         "registers": optional(several(INTEGER, "a tuple of two integers")),
     },
     "mma": {"warpgroups": optional(COUNT), "warps": optional(WARPS)},
-    "request_serial_grid_reduction": {"mode": MODE, "work_dtype": optional(DTYPE)},
+    "request_serial_grid_reduction": {
+        "mode": MODE,
+        "work_dtype": optional(DTYPE),
+        "read_back": MODE,
+    },
     "recompute": {},
     "loop_over": {"loops": LOOPS},
     "skew": {"axis": INTEGER, "rows": INTEGER, "stride": SIZE, "width": INTEGER},

@@ -24,6 +24,7 @@ from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
+    IN_TURNS,
     MAX_ACCUMULATORS,
     ProductPlan,
     ProductSizes,
@@ -128,16 +129,9 @@ class MatmulScheduler(ProductScheduler):
             return
         plans = [p for p in self._plans() if self._fits(p) and self._has_room(p)]
         alone = [p for p in plans if p.cluster_size == 1 and not p.ahead]
-        shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
         suffix = suffix_of(self.flow, self._product)
-        for p in (*self._ranked(plans, suffix), *self._ranked(shared, suffix)):
-            together = " in a cluster" if p.mode == "cluster" else ""
-            together = f" in clusters of {p.first}" if p.first > 1 else together
-            apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
-            apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
-            apart += ", inputs of what follows ahead of it" if p.ahead else ""
-            what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}"
-            yield Candidate(what, p.params, p)
+        yield from map(_listed, self._ranked(plans, suffix))
+        yield from map(_listed, self._ranked(self._with_splits(alone), suffix))
 
     def _plans(self) -> list[ProductPlan]:
         """Those of the menu; of results of unknown sizes in no order, and in no clusters."""
@@ -169,11 +163,13 @@ class MatmulScheduler(ProductScheduler):
         ]
         return (plan.staged > 0 or not is_shared) and all(moved)
 
-    def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
-        """The plan with shared depths, where all sizes are known."""
-        if self._has_known_sizes():
-            for form in SPLIT_FORMS.values():
-                yield from form(plan, self._sizes(), self._target)
+    def _with_splits(self, plans: Sequence[ProductPlan]) -> list[ProductPlan]:
+        """The plans with shared depths, where all sizes are known."""
+        if not self._has_known_sizes():
+            return []
+        sizes, forms = self._sizes(), SPLIT_FORMS.values()
+        found = (q for p in plans for form in forms for q in form(p, sizes, self._target))
+        return list(dict.fromkeys(found))
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
         """Plans in the order of their predicted time, in clusters by a margin later. Of those
@@ -230,6 +226,17 @@ class MatmulScheduler(ProductScheduler):
         """Schedules by public calls."""
         schedule_products(Schedule.of(self.flow), self._products, plan)
         return True
+
+
+def _listed(p: ProductPlan) -> Candidate[ProductPlan]:
+    """A plan with what `explain` says of it."""
+    together = " in a cluster" if p.mode == "cluster" else ""
+    together = f" in clusters of {p.first}" if p.first > 1 else together
+    together = f" in turns ({p.mode})" if p.mode in IN_TURNS else together
+    apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
+    apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
+    apart += ", inputs of what follows ahead of it" if p.ahead else ""
+    return Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}", p.params, p)
 
 
 def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -> None:
@@ -396,7 +403,8 @@ def share_depth(
     if mode == "cluster":
         across, along, mode = Parallel.BIDX, Parallel.CLUSTERX, "slices"
     product.parallelize(tiles, across).parallelize(tiles + 1, along)
-    product.request_serial_grid_reduction(mode)
+    mode, _, back = mode.partition("+")
+    product.request_serial_grid_reduction(mode, read_back=back or "vector")
 
 
 def by_tiles(

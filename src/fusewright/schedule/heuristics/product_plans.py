@@ -15,6 +15,7 @@ from fusewright.target import (
     REGISTER_UNIT,
     REGISTERS_PER_SM,
     WARPGROUP_SIZE,
+    Feature,
     Target,
 )
 
@@ -77,6 +78,12 @@ CLUSTERS = (2,)
 of 132 multiprocessors surely hold some."""
 SPLIT_CLUSTERS = (2, 4, 8)
 """Blocks of a cluster that share a depth: they divide the threads of a warpgroup."""
+IN_TURNS = ("vector", "tma", "tma+bulk")
+"""Modes in which blocks come one after the other: by their threads, by the copy engine, and by the
+copy engine both ways."""
+FEW_TURNS = (2, 4, 8)
+"""Blocks that take turns at a tile: all modes were slower the more of them there were (one H100,
+2026-11-26, `bench.split_products`)."""
 LEAST_TRIPS = 8
 """Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
 MOST_WORKSPACE = 0.1
@@ -91,8 +98,8 @@ class ProductPlan:
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
     there are `splits` sum parts of the depth of one tile, and combine them as `mode` says: as
-    "cluster" through the shared memory of one, else through scratch in global memory; of slices
-    `first` blocks make a cluster, which reduces first.
+    "cluster" through the shared memory of one, else through scratch in global memory, in "tma+bulk"
+    with the copy engine both ways; of slices `first` blocks make a cluster, which reduces first.
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
@@ -385,6 +392,26 @@ def in_slices_of_clusters(
                 plan, splits=splits, first=first, stages=stages, blocks=0, staged=0,
                 serpentine=False,
             )  # fmt: skip
+
+
+def in_turns(
+    mode: str, plan: ProductPlan, sizes: ProductSizes, target: Target
+) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by blocks that come one after the other, a few of
+    them, as each turn is a hop."""
+    if mode != "vector" and not target.has(Feature.BULK):
+        return
+    trips = -(-sizes.depth // plan.depth)
+    part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    for splits in FEW_TURNS:
+        stages = min(plan.stages, -(-trips // splits))
+        if mode != "vector":
+            stages = min(stages, _stages_beside_parts(plan, stages, target))
+        is_long = trips // splits >= LEAST_TRIPS and part <= MOST_WORKSPACE * sizes.nbytes
+        if is_long and stages > 1 and splits * plan.tiles(sizes) <= target.multiprocessors:
+            yield replace(
+                plan, splits=splits, mode=mode, stages=stages, blocks=0, staged=0, serpentine=False
+            )
 
 
 def _stages_beside_parts(plan: ProductPlan, trips: int, target: Target) -> int:

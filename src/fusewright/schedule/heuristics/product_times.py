@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from fusewright.schedule.heuristics.product_plans import (
+    IN_TURNS,
     STAGED_ITEMSIZE,
     ProductPlan,
     ProductSizes,
     in_slices_of_clusters,
     in_split_clusters,
+    in_turns,
     menu_plans,
     with_splits,
 )
 from fusewright.schedule.heuristics.product_steps import DepthStep, step_clocks
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, exposed_us
-from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
+from fusewright.target import (
+    LINE_NBYTES,
+    SHARED_NBYTES_PER_CLOCK,
+    WARPGROUP_SIZE,
+    Target,
+    mma_per_clock,
+)
 
 SplitForm: TypeAlias = "Callable[[ProductPlan, ProductSizes, Target], Iterator[ProductPlan]]"
 KEPT = 512
@@ -68,7 +76,9 @@ def predicted_us(
     if plan.mode == "cluster" or plan.first > 1:
         lines = 4 * sums / LINE_NBYTES
         combined += rounds * known.box_line_clocks * lines / target.clock_mhz
-    if plan.mode != "cluster":
+    if plan.mode in IN_TURNS:
+        combined += turns_us(plan, target)
+    elif plan.mode != "cluster":
         combined += combine_us(plan.splits // plan.first, plan.tiles(sizes) * sums, target)
     return around + together + combined
 
@@ -148,6 +158,17 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
     return 2 * target.calibration.hop_us + 2 * 4 * splits * sums / target.memory_nbytes_per_us
 
 
+def turns_us(plan: ProductPlan, target: Target) -> float:
+    """Microseconds in which blocks come one after the other to the sums of a tile: each turn is a
+    hop, the first stores, those between read and store, and the last reads, by its threads or, with
+    a pass more through shared memory, by the copy engine."""
+    known = target.calibration
+    nbytes = 4 * plan.rows * plan.columns * plan.products
+    passes = 2 * (plan.splits - 1) * known.box_line_clocks * nbytes / LINE_NBYTES
+    back = nbytes / SHARED_NBYTES_PER_CLOCK if plan.mode == "tma+bulk" else 0.0
+    return (plan.splits - 1) * known.hop_us + (passes + back) / target.clock_mhz
+
+
 @lru_cache(maxsize=KEPT)
 def least_us(sizes: ProductSizes, target: Target, suffix: Suffix = PLAIN) -> float:
     """Microseconds of a product and what is computed of it with the tile that ranks first, alone or
@@ -160,7 +181,9 @@ def least_us(sizes: ProductSizes, target: Target, suffix: Suffix = PLAIN) -> flo
 
 SPLIT_FORMS: Mapping[str, SplitForm] = {
     "slices": with_splits, "clusters": in_split_clusters,
-    "clusters, then slices": in_slices_of_clusters,
+    "clusters, then slices": in_slices_of_clusters, "turns by vectors": partial(in_turns, "vector"),
+    "turns by the copy engine": partial(in_turns, "tma"),
+    "turns by the copy engine, back too": partial(in_turns, "tma+bulk"),
 }  # fmt: skip
 """How blocks of one kernel that share a depth combine their parts."""
 
