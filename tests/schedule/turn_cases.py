@@ -16,7 +16,7 @@ import fusewright as fw
 from fusewright.schedule.schedule import ScheduledTensor
 
 Array = np.ndarray[Any, Any]
-MODES = ("vector", "tma", "tma+bulk", "slices", "cluster", "clusters")
+MODES = ("vector", "tma", "tma+bulk", "slices", "arrival", "cluster", "clusters")
 """Those of requests, with the copy engine on the way back, too, and of one cluster, and of clusters
 of `FIRST` blocks which leave slices."""
 FIRST = 2
@@ -48,6 +48,11 @@ class TurnCase:
             rng.standard_normal([int(str(e)) for e in t.shape]).astype(t.dtype.numpy)
             for t in self.make().original.inputs
         ]
+
+    def lower(self) -> fw.Kernel:
+        """The kernel, under the configuration that it needs."""
+        with fw.config(deterministic=self.mode != "arrival"):
+            return self.make().lower("sm_90a")
 
     def assert_right(self, found: Array) -> None:
         """Whether a result is the oracle's, but for the roundings of its dtype."""
@@ -95,7 +100,7 @@ def _of_columns(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
         return columns_in_clusters(fn, splits)
     if mode == "clusters":
         return columns_in_clusters(fn, FIRST, clusters=splits)
-    s = column_schedule(fn, splits, mode=mode.partition("+")[0])
+    s = column_schedule(fn, splits, mode=mode.replace("arrival", "slices").partition("+")[0])
     for t in s.tensors:
         if t.stage.is_reduction:
             _request(t, mode)

@@ -101,7 +101,8 @@ def lower(
         maps=tuple(context.maps.values()),
         stored_once=tuple(params[s] for s in flow.outputs),
         semaphores=tuple(o.semaphore for o in orders),
-        scratch=tuple(o.guarded for o in orders),
+        zeroed=tuple(o.guarded for o in orders if o.summed),
+        scratch=tuple(o.guarded for o in orders if not o.summed),
         attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)

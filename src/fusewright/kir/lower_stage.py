@@ -340,6 +340,29 @@ class Definition(Reader):
         self.out.append(For(part, g.count, tuple(adds), overlap=PARTS_AT_ONCE))
         return self.out
 
+    def take(self, g: Gathering) -> list[Statement]:
+        """What all blocks have added to the accumulators' places."""
+        accs = self.accumulators()
+        for first, at in self._places(g.first).items():
+            width = vector_of(self.storage, self.s)
+            tmp = self.temporary(g.guarded.dtype, width)
+            self.out.append(Load(Reg(tmp), g.guarded, at, width))
+            parts = self._as_accumulators(tmp, width)
+            for one, acc in zip(parts, accs[first : first + width], strict=True):
+                self.out.append(Compute("copy", acc, (one,)))
+        return self.out
+
+    def clear(self, g: Gathering) -> list[Statement]:
+        """Zeros for the next launch in the accumulators' places."""
+        width, dtype = vector_of(self.storage, self.s), g.guarded.dtype
+        zeros = self.temporary(dtype, width)
+        zero = Imm(reduction_identity("add", dtype), dtype)
+        self.out.extend(Compute("copy", Reg(zeros, Int(k)), (zero,)) for k in range(width))
+        copy = all_of(one_of_copies(self.storage, self.s))
+        for at in self._places(g.first).values():
+            self.out.append(Store(g.guarded, at, Reg(zeros), width, copy))
+        return self.out
+
     def _as_accumulators(self, parts: Buffer, width: int) -> list[Reg]:
         """What blocks handed on, in the dtype of the accumulators."""
         dtype = self.s.dtype.compute

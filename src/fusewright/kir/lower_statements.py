@@ -110,7 +110,9 @@ class Statements:
         first = self._by_cluster(s) if is_in_cluster else []
         if not blocks_reduced(self.storage.context, s):
             return [*first, *over]
-        modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
+        modes = {
+            "tma": self._by_copy_engine, "slices": self._by_slices, "arrival": self._by_arrival,
+        }  # fmt: skip
         combine = modes.get(s.grid_mode or "", self._by_vectors)
         return [*first, *combine(s), *over]
 
@@ -123,19 +125,9 @@ class Statements:
         """All blocks leave their parts side by side, in a cluster those of the sums that each has
         finished there; each then adds up a share of all parts."""
         number, g = self._next_sync(), gathering_of_stage(self.storage, s)
-        context = self.storage.context
-        finished = context.finished[s]
-        share, mine = all_of(finished.values()), finished.get(Parallel.CLUSTERX, TRUE)
+        mine = self.storage.context.finished[s].get(Parallel.CLUSTERX, TRUE)
         left = self._over_lanes(s, lambda d: d.leave(g.guarded, g.own))
-
-        def finish_share(d: Definition) -> list[Statement]:
-            loops = zip((x.axis for x in s.loops), d.view.variables, strict=True)
-            return [If(at_reader(context, share, tuple(loops)), tuple(d.gather(g)))]
-
-        if context.digits.keys().isdisjoint(variables(share)):
-            parts = [If(share, tuple(self._over_lanes(s, lambda d: d.gather(g))))]
-        else:
-            parts = self._over_lanes(s, finish_share)
+        parts = self._over_share(s, lambda d: d.gather(g))
         return [
             *(left if mine is TRUE else [If(mine, tuple(left))]),
             g.arrive(number),
@@ -143,6 +135,39 @@ class Statements:
             g.leave(number + 2),
             *parts,
         ]
+
+    def _by_arrival(self, s: Stage) -> list[Statement]:
+        """The copy engine adds the parts of all blocks in the order in which they come; each block
+        then takes a share of the sum, and leaves zeros."""
+        number, g = self._next_sync(), gathering_of_stage(self.storage, s)
+        staged = staged_part(s, g)
+        where = (g.guarded, g.first, staged, ZERO, g.size, g.issuer)
+        return [
+            Alloc(staged),
+            *self._over_lanes(s, lambda d: d.leave(staged, ZERO)),
+            *fill_of_part(self.storage, s, staged),
+            BulkReduce(reducing_function(s), *where),
+            g.arrive(number),
+            g.acquire(number + 1),
+            g.leave(number + 2),
+            *self._over_share(s, lambda d: d.take(g)),
+            *self._over_share(s, lambda d: d.clear(g)),
+        ]
+
+    def _over_share(
+        self, s: Stage, one: Callable[[Definition], list[Statement]]
+    ) -> list[Statement]:
+        """`one` for what this block finishes of a sum."""
+        context = self.storage.context
+        share = all_of(context.finished[s].values())
+
+        def of_vector(d: Definition) -> list[Statement]:
+            loops = zip((x.axis for x in s.loops), d.view.variables, strict=True)
+            return [If(at_reader(context, share, tuple(loops)), tuple(one(d)))]
+
+        if context.digits.keys().isdisjoint(variables(share)):
+            return [If(share, tuple(self._over_lanes(s, one)))]
+        return self._over_lanes(s, of_vector)
 
     def _by_cluster(self, s: Stage) -> list[Statement]:
         """Each block of a cluster finishes a share, of which the others send it their parts."""

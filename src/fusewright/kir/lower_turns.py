@@ -64,6 +64,9 @@ from fusewright.schedule.nest import computed, reduced_loops
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.target import BULK_ALIGNMENT, MAX_CLUSTER, MAX_VECTOR_NBYTES, Feature, Target
 
+SHARED_OUT = ("slices", "arrival")
+"""Modes in which each block finishes a share of the sum."""
+
 
 def blocks_reduced(context: Context, s: Stage) -> tuple[Parallel, ...]:
     """The dimensions of the grid over which a reduction runs."""
@@ -103,7 +106,7 @@ def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
         own = blocks_reduced(context, s)
         if is_shared_out_in_cluster(context, s):
             found[Parallel.CLUSTERX] = _share_in_cluster(context, s)
-        if own and s.grid_mode == "slices":
+        if own and s.grid_mode in SHARED_OUT:
             found |= dict.fromkeys(own, _share(context, s))
         elif own:
             dims = [(p, context.dims[GRID_DIMS[p]]) for p in own]
@@ -210,10 +213,11 @@ def _moving(context: Context) -> list[Dim]:
 def check_modes(stages: Iterable[Stage], target: Target) -> None:
     """Raises ScheduleError for a mode that a target has no instructions for."""
     for s in stages:
-        if s.grid_mode == "tma" and not target.has(Feature.BULK):
+        if s.grid_mode in ("tma", "arrival") and not target.has(Feature.BULK):
             raise ScheduleError(
-                f"request_serial_grid_reduction({s.name}, 'tma'): {target} has no copy engine, "
-                f"which comes with compute capability {Feature.BULK.value[1]}; use mode 'vector'"
+                f"request_serial_grid_reduction({s.name}, {s.grid_mode!r}): {target} has no copy "
+                f"engine, which comes with compute capability {Feature.BULK.value[1]}; use mode "
+                "'vector'"
             )
 
 
@@ -236,6 +240,7 @@ def check_request(context: Context, s: Stage) -> None:
                 f"{MAX_CLUSTER} of them to ClusterX"
             )
         return
+    check_arrival(s)
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
     alone = any(x.parallel in GRID_DIMS and x.axis.extent == Int(1) for x in s.loops)
     if in_cluster:
@@ -293,12 +298,17 @@ def turns_of_stage(storage: Storage, s: Stage) -> Turns:
     position, count = _number(order)
     size = elements_of_block(storage, s)
     if s.grid_mode == "tma":
-        unit = BULK_ALIGNMENT // work_dtype(s).nbytes
-        size = -(-size // unit) * unit
+        size = _in_bulk(s, size)
     flags, work = _memory(s, groups, groups * size)
     made = Turns(flags, index, position, count, work, size)
     storage.context.orders[s] = made
     return made
+
+
+def _in_bulk(s: Stage, size: int) -> int:
+    """So many elements, and those behind them that the copy engine moves with them."""
+    unit = BULK_ALIGNMENT // work_dtype(s).nbytes
+    return -(-size // unit) * unit
 
 
 def gathering_of_stage(storage: Storage, s: Stage) -> Gathering:
@@ -306,6 +316,8 @@ def gathering_of_stage(storage: Storage, s: Stage) -> Gathering:
     order = _blocks_in_order(storage.context, s)
     around = _loops_around(storage, s)
     size = elements_of_block(storage, s)
+    if s.grid_mode == "arrival":
+        size = _in_bulk(s, size)
     return gathering(storage, s, order, around, size)
 
 
@@ -338,8 +350,9 @@ def gathering(
             f"{what}: {count} {who} wait for each other, and the target runs {most} at once for "
             "sure; split the loop into fewer, or use mode 'vector'"
         )
-    flags, work = _memory(s, groups, groups * count * size)
-    made = Gathering(flags, index, position, count, work, size)
+    summed = s.grid_mode == "arrival"
+    flags, work = _memory(s, groups, groups * size * (1 if summed else count))
+    made = Gathering(flags, index, position, count, work, size, summed=summed)
     context.orders[s] = made
     return made
 
@@ -474,7 +487,7 @@ def fill_of_part(storage: Storage, s: Stage, staged: Buffer) -> list[Statement]:
     return [Alloc(register.buffer), Compute("copy", register, (identity,)), *stores]
 
 
-def staged_part(s: Stage, turns: Turns) -> Buffer:
+def staged_part(s: Stage, turns: Turns | Gathering) -> Buffer:
     """Shared memory from which the copy engine takes the block's part. Raises ScheduleError for
     what it cannot add."""
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
@@ -492,6 +505,15 @@ def staged_part(s: Stage, turns: Turns) -> Buffer:
             f"{what}: the copy engine does not reduce {dtype} by {fn}, {takes}; use mode 'vector'"
         )
     return Buffer(f"{s.name}_part", dtype, Int(turns.size), Memory.SHARED, MAX_VECTOR_NBYTES)
+
+
+def check_arrival(s: Stage) -> None:
+    """Raises ScheduleError for what the copy engine does not add to zeros."""
+    if s.grid_mode == "arrival" and reducing_function(s) != "add":
+        raise ScheduleError(
+            f"request_serial_grid_reduction({s.name}, 'arrival'): parts are added to zeros, and it "
+            f"is a {reducing_function(s)}; use mode 'slices'"
+        )
 
 
 def bulk_read_back(

@@ -103,7 +103,7 @@ LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a lis
 WARPS = Rule("two positive integers: the warps along the rows and along the columns", _warps)
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
-GRID_MODES = ("vector", "tma", "slices")
+GRID_MODES = ("vector", "tma", "slices", "arrival")
 """How blocks may combine their parts of a reduction."""
 READ_BACK = ("vector", "bulk")
 """How the last block may get what the copy engine added: by its threads, or by the copy engine."""

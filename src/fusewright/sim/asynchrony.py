@@ -116,7 +116,11 @@ def _bulk(s: _Bulk, run: Run) -> Step:
             value = elements_of(f, s.src)[take]
             _note_undefined(f, s, take, put, inside)
             flat = elements_of(f, s.dst)
-            flat[put] = value if combine is None else combine(flat[put], value)
+            if combine is None:
+                flat[put] = value
+            else:  # blocks of a batch may add to one place
+                for at, part in zip(put, value, strict=True):
+                    flat[at] = combine(flat[at], part)
             if initialised is not None:
                 initialised[put] = True
             totals = f.run.execution.counters

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fusewright.kir import ir
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.sim.report import AccessSite, Findings, statement_text
@@ -287,6 +288,12 @@ def _edges(
     if model.write_write:
         neighbours = neighbours[~same_event]
         pairs.append((neighbours, neighbours + 1))
+    combining = _combining(trace)[event]
+    if combining.any():
+        pairs.append(_of_runs(np.where(combining, combining, writes), place))
+        plain = np.maximum.accumulate(np.where(writes & (combining == 0), position, -1))
+        late = np.flatnonzero((combining > 0) & (plain >= 0))
+        pairs.append((plain[late], late))
     generic = ~_is_async(trace)[event]
     if not generic.all():
         late = np.flatnonzero(writes & ~generic)
@@ -297,6 +304,7 @@ def _edges(
     second = np.concatenate([p[1] for p in pairs])
     same = thread[first] == thread[second]
     keep = (place[first] == place[second]) & ~(same & generic[first] & generic[second])
+    keep &= (combining[first] != combining[second]) | (combining[first] == 0)
     if touches.space == REGISTERS:  # products that share an accumulator are done in order
         keep &= generic[first] | generic[second]
     first, second, same = first[keep], second[keep], same[keep]
@@ -309,6 +317,36 @@ def _edges(
         nstrands,
     )
     return Edges(touches, first, second, key * 2 + same)
+
+
+def _combining(trace: Trace) -> Array:
+    """By event, for writes by which the copy engine combines what it brings with what is there, a
+    number of the function above 1: those of one function have the same result in any order, but for
+    roundings. 0 for others."""
+    numbers: dict[str, int] = {}
+    found = np.zeros(len(trace.events), np.int64)
+    for k, e in enumerate(trace.events):
+        s = e.statement
+        if isinstance(e, TracedAccess) and e.writes and isinstance(s, ir.BulkReduce | ir.BoxReduce):
+            found[k] = numbers.setdefault(s.fn, 2 + len(numbers))
+    return found
+
+
+def _of_runs(kind: Array, place: Array) -> tuple[Array, Array]:
+    """Pairs of each touch with all of the run before, where one of both runs is of combinations.
+    A run has touches of a cell of one kind, reads (0) or combinations (above 1); a write (1) is a
+    run of its own."""
+    begins = np.ones(len(kind), bool)
+    begins[1:] = (kind[1:] != kind[:-1]) | (place[1:] != place[:-1]) | (kind[1:] == 1)
+    run, starts = np.cumsum(begins) - 1, np.flatnonzero(begins)
+    sizes = np.diff(np.append(starts, len(kind)))
+    second = np.flatnonzero(run > 0)
+    before = run[second] - 1
+    keep = (kind[second] > 1) | (kind[starts[before]] > 1)
+    second, before = second[keep], before[keep]
+    counts = sizes[before]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(starts[before], counts) + within, np.repeat(second, counts)
 
 
 def _report_twice(

@@ -249,6 +249,17 @@ class Machine:
         ]
         return take_turns(runs, frame.trace, draw)
 
+    def check_zeros(self) -> None:
+        """Reports sums that the next launch would not find at zero."""
+        for b in self.execution.kernel.zeroed:
+            left = np.flatnonzero(self.execution.memory.arrays[b])
+            if len(left):
+                self.execution.findings.add(
+                    "rule",
+                    f"{b}[{left[0]}] is not zero when the kernel ends; the next launch adds to it",
+                    count=len(left),
+                )
+
     def batches(self, blocks: Array) -> list[Array]:
         """The blocks in pieces whose register arrays fit the cache."""
         size = max(1, BATCH_NBYTES // (4 * self.execution.nthreads))
@@ -442,6 +453,7 @@ def analyse(
         trace = machine.batch(piece)
         if detector is not None:
             detector.observe(trace)
+    machine.check_zeros()
     return Analysed(machine.execution, detector, seed)
 
 

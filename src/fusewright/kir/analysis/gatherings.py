@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, constant_value, variables
-from fusewright.kir.analysis.accesses import Access
+from fusewright.kir.analysis.accesses import Access, Moment, accesses
+from fusewright.kir.analysis.shares import share_of
 from fusewright.kir.analysis.sites import StatementSite, sites
 from fusewright.kir.analysis.turns import group_faults, is_within, number_of, product_of
 from fusewright.kir.ir import (
+    BulkReduce,
     Dim,
     Kernel,
     SemaphoreAcquire,
@@ -24,6 +26,7 @@ from fusewright.kir.ir import (
     Statement,
     Visibility,
 )
+from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 from fusewright.target import Target
 
 
@@ -45,12 +48,38 @@ class Gathered:
         body, path = self.arrive.path[:-1], access.site.path
         if path[: len(body)] != body:
             return False
+        if self.is_summed:
+            return self._holds_sum(access, kernel)
         if access.writes:
             is_in_time = path[len(body)] < self.arrive.path[-1]
             return is_in_time and is_within(access, self.part.first, self.part.size, kernel)
         is_in_time = path[len(body)] > self.acquire.path[-1]
         first, size = self.all_parts.first, self.all_parts.size
         return is_in_time and is_within(access, first, size, kernel)
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether all blocks add to one part, in any order."""
+        return self.part.size == self.all_parts.size and self.part.first == self.all_parts.first
+
+    def _holds_sum(self, access: Access, kernel: Kernel) -> bool:
+        """Whether an access adds to the part before the arrival, or keeps behind the wait to a
+        share of it that no other block touches."""
+        if not is_within(access, self.part.first, self.part.size, kernel):
+            return False
+        if access.site.path[len(self.arrive.path) - 1] < self.arrive.path[-1]:
+            statement = access.site.statement
+            return isinstance(statement, BulkReduce) and statement.fn == "add"
+        kept = set(variables(self.part.index))
+        order = [d for d in kernel.grid if d.extent != ONE and d.var not in kept]
+        shares = {
+            share_of(a, self.part.first, self.part.size, order, kernel)
+            for a in accesses(kernel)
+            if a.buffer is self.part.guarded
+            and a.moment is not Moment.DONE
+            and not isinstance(a.site.statement, (BulkReduce, *SEMAPHORE_STATEMENTS))
+        }
+        return len(shares) == 1 and None not in shares
 
 
 def gatherings_of(kernel: Kernel) -> tuple[Gathered, ...]:
@@ -143,7 +172,12 @@ def _part_faults(
 ) -> Iterator[str]:
     """Why parts are not side by side."""
     part, parts = g.part, g.all_parts
-    if part.first != parts.first + number_of(order) * part.size:
+    if g.is_summed:
+        if part.guarded not in kernel.zeroed:
+            yield f"blocks add to {part.guarded} in any order, which does not begin at zero"
+    elif part.guarded in kernel.zeroed:
+        yield f"{part.guarded} begins at zero for sums, and has parts of several blocks"
+    elif part.first != parts.first + number_of(order) * part.size:
         yield f"its part begins at {part.first}, not behind those of the blocks before it"
     if parts.first != parts.index * parts.size:
         yield (

@@ -233,6 +233,7 @@ def _listed(p: ProductPlan) -> Candidate[ProductPlan]:
     together = " in a cluster" if p.mode == "cluster" else ""
     together = f" in clusters of {p.first}" if p.first > 1 else together
     together = f" in turns ({p.mode})" if p.mode in IN_TURNS else together
+    together = " in the order of arrival" if p.mode == "arrival" else together
     apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
     apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
     apart += ", inputs of what follows ahead of it" if p.ahead else ""

@@ -99,7 +99,8 @@ class ProductPlan:
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
     there are `splits` sum parts of the depth of one tile, and combine them as `mode` says: as
     "cluster" through the shared memory of one, else through scratch in global memory, in "tma+bulk"
-    with the copy engine both ways; of slices `first` blocks make a cluster, which reduces first.
+    with the copy engine both ways, in "arrival" in no fixed order; of slices `first` blocks make a
+    cluster, which reduces first.
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
@@ -412,6 +413,15 @@ def in_turns(
             yield replace(
                 plan, splits=splits, mode=mode, stages=stages, blocks=0, staged=0, serpentine=False
             )
+
+
+def in_arrival(plan: ProductPlan, sizes: ProductSizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared as in slices, by blocks that add their parts to one
+    sum in the order in which they come."""
+    for p in with_splits(plan, sizes, target) if target.has(Feature.BULK) else ():
+        stages = _stages_beside_parts(p, p.stages, target)
+        if stages > 1:
+            yield replace(p, mode="arrival", stages=stages)
 
 
 def _stages_beside_parts(plan: ProductPlan, trips: int, target: Target) -> int:

@@ -12,6 +12,7 @@ from fusewright.schedule.heuristics.product_plans import (
     STAGED_ITEMSIZE,
     ProductPlan,
     ProductSizes,
+    in_arrival,
     in_slices_of_clusters,
     in_split_clusters,
     in_turns,
@@ -80,6 +81,8 @@ def predicted_us(
         combined += turns_us(plan, target)
     elif plan.mode != "cluster":
         combined += combine_us(plan.splits // plan.first, plan.tiles(sizes) * sums, target)
+    if plan.mode == "arrival":  # an addition reads and writes, and the sum is read once more
+        combined += 4 * plan.tiles(sizes) * sums / target.memory_nbytes_per_us
     return around + together + combined
 
 
@@ -183,7 +186,8 @@ SPLIT_FORMS: Mapping[str, SplitForm] = {
     "slices": with_splits, "clusters": in_split_clusters,
     "clusters, then slices": in_slices_of_clusters, "turns by vectors": partial(in_turns, "vector"),
     "turns by the copy engine": partial(in_turns, "tma"),
-    "turns by the copy engine, back too": partial(in_turns, "tma+bulk"),
+    "turns by the copy engine, back too": partial(in_turns, "tma+bulk"), "sums in the order of "
+    "arrival (fw.config(deterministic=False))": in_arrival,
 }  # fmt: skip
 """How blocks of one kernel that share a depth combine their parts."""
 
