@@ -58,7 +58,7 @@ from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, cost
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.schedule.heuristics.rating import Decisions, decided
-from fusewright.schedule.order_checks import check_allocation_orders
+from fusewright.schedule.order_checks import check_allocation_orders, check_repeatable
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.shares import check_shared_out
@@ -113,19 +113,6 @@ def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
     )
 
 
-def _check_deterministic(flow: Dataflow) -> None:
-    """Raises ScheduleError for sums in the order in which blocks come where the caller's
-    configuration promises the same bits in every run."""
-    for s in flow.stages:
-        if s.grid_mode == "arrival" and active().deterministic:
-            raise ScheduleError(
-                f"request_serial_grid_reduction({s.name}, 'arrival'): blocks add their parts in "
-                "the order in which they come, so that results differ in their last bits from run "
-                "to run, which fw.config(deterministic=True) rules out; use mode 'slices', or "
-                "lower and compile under fw.config(deterministic=False)"
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a kernel is made for: the segment that a heuristic scheduled, the microseconds of its
@@ -158,7 +145,7 @@ def finish(
     `params`) gets the launch bounds that make its prediction come true. The targets of the fills
     of its segment are the kernel's last outputs."""
     origin = origin or Origin()
-    _check_deterministic(flow)
+    check_repeatable(flow, promised=active().deterministic)
     text = print_schedule(flow)
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)

@@ -289,11 +289,7 @@ def _edges(
         neighbours = neighbours[~same_event]
         pairs.append((neighbours, neighbours + 1))
     combining = _combining(trace)[event]
-    if combining.any():
-        pairs.append(_of_runs(np.where(combining, combining, writes), place))
-        plain = np.maximum.accumulate(np.where(writes & (combining == 0), position, -1))
-        late = np.flatnonzero((combining > 0) & (plain >= 0))
-        pairs.append((plain[late], late))
+    pairs += _combined(combining, writes, place) if combining.any() else []
     generic = ~_is_async(trace)[event]
     if not generic.all():
         late = np.flatnonzero(writes & ~generic)
@@ -330,6 +326,15 @@ def _combining(trace: Trace) -> Array:
         if isinstance(e, TracedAccess) and e.writes and isinstance(s, ir.BulkReduce | ir.BoxReduce):
             found[k] = numbers.setdefault(s.fn, 2 + len(numbers))
     return found
+
+
+def _combined(combining: Array, writes: Array, place: Array) -> list[tuple[Array, Array]]:
+    """The pairs of combinations with what comes before and behind them, and with the write before
+    that, which reads in between do not hand on to the async proxy."""
+    last = np.where(writes & (combining == 0), np.arange(len(place)), -1)
+    plain = np.maximum.accumulate(last)
+    late = np.flatnonzero((combining > 0) & (plain >= 0))
+    return [_of_runs(np.where(combining, combining, writes), place), (plain[late], late)]
 
 
 def _of_runs(kind: Array, place: Array) -> tuple[Array, Array]:
