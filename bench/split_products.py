@@ -32,7 +32,13 @@ from fusewright.host.product_forms import sizes_of, two_kernels
 from fusewright.program import Program
 from fusewright.schedule.heuristics.candidates import Candidate
 from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
-from fusewright.schedule.heuristics.product_plans import ProductPlan, in_split_clusters, with_splits
+from fusewright.schedule.heuristics.product_plans import (
+    IN_TURNS,
+    ProductPlan,
+    in_slices_of_clusters,
+    in_split_clusters,
+    with_splits,
+)
 from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.target import target_of
 
@@ -106,16 +112,16 @@ def forms(case: Case) -> Iterator[tuple[str, float, Program]]:
             fits = replace(plan, splits=n)
             name = f"slices {n} of {plan.rows}x{plan.columns}"
             yield name, predicted_us(sizes, fits, TARGET), by_hand(fusion, fits)
-    clusters = [q for p in plans for q in in_split_clusters(p, sizes, TARGET)]
-    for plan in sorted(clusters, key=lambda p: predicted_us(sizes, p, TARGET))[:CLUSTERS]:
-        name = f"cluster {plan.splits} of {plan.rows}x{plan.columns}"
-        yield name, predicted_us(sizes, plan, TARGET), by_hand(fusion, plan)
-    for mode, n in itertools.product(
-        ("vector", "tma"), sorted({min(FEW, wave.splits), wave.splits})
-    ):
+    for form in (in_split_clusters, in_slices_of_clusters):
+        clusters = dict.fromkeys(q for p in plans if p.splits == 1 for q in form(p, sizes, TARGET))
+        for plan in sorted(clusters, key=lambda p: predicted_us(sizes, p, TARGET))[:CLUSTERS]:
+            together = f"slices {plan.splits} in clusters of {plan.first}"
+            what = f"cluster {plan.splits}" if plan.mode == "cluster" else together
+            name = f"{what} of {plan.rows}x{plan.columns}"
+            yield name, predicted_us(sizes, plan, TARGET), by_hand(fusion, plan)
+    for mode, n in itertools.product(IN_TURNS, sorted({min(FEW, wave.splits), wave.splits})):
         plan = replace(wave, mode=mode, splits=n, stages=min(wave.stages, 3))
-        us = predicted_us(sizes, plan, TARGET) + (n - 2) * TARGET.calibration.hop_us
-        yield f"{mode} {n}", us, by_hand(fusion, plan)
+        yield f"{mode} {n}", predicted_us(sizes, plan, TARGET), by_hand(fusion, plan)
 
 
 def by_hand(fusion: fw.Fusion, plan: ProductPlan) -> Program:

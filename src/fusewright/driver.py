@@ -59,7 +59,7 @@ from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost, cost
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.schedule.heuristics.rating import Decisions, decided
-from fusewright.schedule.order_checks import check_allocation_orders
+from fusewright.schedule.order_checks import check_allocation_orders, check_repeatable
 from fusewright.schedule.products import has_instructions
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.shares import check_shared_out
@@ -148,6 +148,7 @@ def finish(
     `params`) gets the launch bounds that make its prediction come true. The targets of the fills
     of its segment are the kernel's last outputs."""
     origin = origin or Origin()
+    check_repeatable(flow, promised=active().deterministic)
     text = print_schedule(flow)
     min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
     lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)
@@ -300,7 +301,8 @@ class _Compiler:
             return [self._region(segment)]
         structure, scalars = structure_of(segment.fusion)
         fills = segment.fills or Moves(())
-        key = (self.target, structure, segment.layouts, fills.structure)
+        choice = active().deterministic
+        key = (self.target, structure, segment.layouts, fills.structure, choice)
         name = kernel_name(segment.fusion, key)
         try:
             if key not in self.kernels:

@@ -373,8 +373,8 @@ class Kernel:
         return dict(zip(self.ir.arguments, given, strict=True))
 
     def own_arrays(self, symbols: Mapping[Var, int]) -> dict[ir.Buffer, Array]:
-        """Fresh memory for what no caller names: semaphores at zero, scratch."""
-        own = (*self.ir.semaphores, *self.ir.scratch)
+        """Fresh memory for what no caller names: what begins at zero, scratch."""
+        own = (*self.ir.state, *self.ir.scratch)
         return {b: np.zeros(size_of(b.size, symbols), b.dtype.numpy) for b in own}
 
     def flat_arrays(self, arrays: Sequence[Array], symbols: Mapping[Var, int]) -> list[Array]:

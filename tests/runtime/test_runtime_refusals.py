@@ -15,7 +15,7 @@ import pytest
 import fusewright as fw
 from fusewright import cli
 from fusewright.dtypes import dtype_of
-from fusewright.errors import FusewrightError, UnsupportedError, UserError
+from fusewright.errors import FusewrightError, UserError
 from fusewright.programs import records
 from fusewright.runtime import arrays, device, dlpack, libraries
 from fusewright.runtime.archive import pack, read_archive
@@ -86,11 +86,6 @@ CALLS: list[tuple[Callable[[fw.Program], object], type[FusewrightError], str]] =
     ),
     (lambda p: fw.from_dlpack(Elsewhere()), UserError, "from_dlpack of Elsewhere: it is elsewhere"),
     (lambda p: fw.load("/nowhere/x.fw"), UserError, "cannot read /nowhere/x.fw: No such file or"),
-    (
-        lambda p: fw.config(deterministic=False),
-        UnsupportedError,
-        r"config\(deterministic=False\): there are no kernels whose results differ from run to run",
-    ),
     (
         lambda p: cli.load_function("nowhere.py:f"),
         UserError,

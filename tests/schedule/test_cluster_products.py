@@ -208,22 +208,27 @@ def test_operands_without_a_ring_are_copied_by_each_block() -> None:
     assert_right(fusion, kernel)
 
 
-def test_blocks_of_clusters_take_no_turns() -> None:
-    """Neither analysis proves semaphores and clusters together."""
+@pytest.mark.parametrize("mode", ["slices", "vector", "tma"])
+def test_blocks_of_clusters_of_tiles_hand_over(mode: str) -> None:
+    """Each to those of its rank in other clusters, which have parts of the same tile."""
     s = fw.Schedule(product_of(fw.matmul, 256, 128, 256))
     product = s.outputs[0].cache_before()
     x, w, y = (s.inputs[0].cache_after(by="bulk"), s.inputs[1].cache_after(by="bulk"), s.outputs[0])
     by_tiles(product, (64, 64, 64), 1, cluster=BELOW)
     product.split(2, 2, inner=False).parallelize(0, fw.BIDy).parallelize(1, fw.ClusterX)
-    product.parallelize(2, fw.BIDx).request_serial_grid_reduction("slices")
+    product.parallelize(2, fw.BIDx).request_serial_grid_reduction(mode)
     s.transform_like(product, [x, w]).transform_like(product.mma(1), [y])
     for t in (x, w):
         t.parallelize(-1, fw.Bulk).parallelize(-2, fw.Bulk)
         t.circular_buffer(2, warp_specialized=True).inline_at(product, 4)
     s.inline_most([y])
     product.inline_at(y, 2)
-    with pytest.raises(fw.ScheduleError, match="clusters of 2 hand over at semaphores, and bulk"):
-        s.lower("sm_90a")
+    kernel = s.lower("sm_90a")
+    assert kernel.launch.cluster == 2 and len(kernel.ir.semaphores) == 1
+    assert {b.blocks for b in _boxes(kernel).values()} == {1, 2}
+    assert_right(s.original, kernel)
+    report = fw.verify(kernel)
+    assert report.ok, str(report)
 
 
 # --- plans ----------------------------------------------------------------------------------------

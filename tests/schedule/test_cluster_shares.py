@@ -40,8 +40,12 @@ def columns_in_clusters(
     dtype: str = "float32",
     mode: str | None = "slices",
     bound: object = fw.ClusterX,
+    clusters: int = 1,
 ) -> fw.Schedule:
-    """Columns over threads and vectors, rows over the blocks of a cluster, or over `bound`."""
+    """Columns over threads and vectors, rows over the blocks of a cluster, or over `bound`, or over
+    several clusters and the blocks of each."""
+    if clusters > 1:
+        return _columns_in_several(fn, nblocks, clusters, shape, width)
     s = fw.Schedule(fw.trace(fn, fw.TensorSpec(shape, dtype)))
     kept = fw.BIDy if bound is fw.BIDx else fw.BIDx
     for t in s.tensors:
@@ -55,6 +59,23 @@ def columns_in_clusters(
             t.parallelize(3, bound).reorder({3: 1, 4: 2})
             if mode is not None:
                 t.request_serial_grid_reduction(mode)
+    return s
+
+
+def _columns_in_several(
+    fn: Callable[..., object], nblocks: int, clusters: int, shape: tuple[int, int], width: int
+) -> fw.Schedule:
+    s = fw.Schedule(fw.trace(fn, fw.TensorSpec(shape, "float32")))
+    for t in s.tensors:
+        if t.stage.is_input or t.stage.is_virtual:
+            continue
+        if t.stage.is_reduction:
+            t.split(1, clusters, inner=False).split(2, nblocks, inner=False)
+        t.split(0, width).split(0, 32)
+        t.parallelize(0, fw.BIDy).parallelize(1, fw.TIDx).parallelize(2, fw.Vectorize)
+        if t.stage.is_reduction:
+            t.parallelize(3, fw.BIDx).parallelize(4, fw.ClusterX).reorder({3: 1, 4: 2, 5: 3})
+            t.request_serial_grid_reduction("slices")
     return s
 
 
@@ -158,6 +179,28 @@ def test_the_bits_of_slices_over_the_grid() -> None:
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.parametrize(("clusters", "nblocks"), [(3, 2), (2, 4), (3, 3)])
+def test_clusters_first_and_slices_behind(clusters: int, nblocks: int) -> None:
+    """A block hands on the share that it has finished, to the blocks of its rank."""
+    kernel = checked(columns_in_clusters(total_and_more, nblocks, clusters=clusters))
+    (work,), (turns,) = kernel.ir.scratch, kernel.ir.semaphores
+    assert kernel.launch.cluster == nblocks
+    share = -(-32 // nblocks)
+    assert str(work.size) == str(4 * nblocks * clusters * share * 4)
+    assert str(turns.size) == str(4 * nblocks)
+
+
+def test_what_clusters_leave_in_fewer_bits() -> None:
+    s = columns_in_clusters(total, 2, clusters=3)
+    s.outputs[0].request_serial_grid_reduction("slices", work_dtype="float16")
+    kernel = s.lower("sm_90a")
+    assert [b.dtype.name for b in kernel.ir.scratch] == ["float16"]
+    x = np.random.default_rng(3).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    (found,), (wanted,) = kernel.simulate(x).outputs, fw.evaluate(s, x)
+    bound = 3 * 2.0**-11 * np.abs(x).sum(axis=0)
+    assert (np.abs(found - wanted) <= bound).all() and (found != wanted).any()
+
+
 def test_machine_code() -> None:
     kernel = columns_in_clusters(total_and_more, 4).lower("sm_90a")
     assert kernel.resources().spill_stores == 0
@@ -167,12 +210,17 @@ def test_machine_code() -> None:
 # --- rejections ----------------------------------------------------------------------------------
 
 
-def test_a_cluster_and_the_grid() -> None:
-    s = fw.Schedule(fw.trace(total, fw.TensorSpec((96, 64), "float32")))
-    t = s.outputs[0]
-    t.split(1, 4).split(1, 4).parallelize(0, fw.TIDx)
-    t.parallelize(1, fw.BIDx).parallelize(2, fw.ClusterX).request_serial_grid_reduction("slices")
-    with pytest.raises(fw.ScheduleError, match="over BIDx and over the blocks of a cluster; rfact"):
+def test_more_clusters_than_surely_run_at_once() -> None:
+    s = columns_in_clusters(total, 8, shape=(8 * 33, 64), clusters=33)
+    message = "33 clusters of 8 blocks wait for each other, and the target runs 14 at once for sure"
+    with pytest.raises(fw.ScheduleError, match=message):
+        s.lower("sm_90a")
+
+
+def test_turns_behind_a_cluster_that_reduces() -> None:
+    s = columns_in_clusters(total, 2, clusters=3)
+    s.outputs[0].request_serial_grid_reduction("vector")
+    with pytest.raises(fw.ScheduleError, match=r"over ClusterX as well; rfactor\(\[2\]\) first"):
         s.lower("sm_90a")
 
 

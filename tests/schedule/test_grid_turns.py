@@ -471,3 +471,69 @@ def test_a_block_of_one_warp_meets_as_a_warp(mode: str) -> None:
     assert "WarpSync" in kinds and "BlockSync" not in kinds
     report = fw.verify(kernel)
     assert (report.missing, report.redundant) == ([], [])
+
+
+@pytest.mark.parametrize(("mode", "back"), [("vector", "bulk"), ("slices", "bulk"), ("tma", "x")])
+def test_ways_back_that_there_are_not(mode: str, back: str) -> None:
+    s = column_schedule(total, 3)
+    message = f"'{mode}', read_back='{back}'\\): use 'vector', or in mode 'tma' 'bulk'"
+    with pytest.raises(fw.ScheduleError, match=message):
+        s.outputs[0].request_serial_grid_reduction(mode, read_back=back)
+
+
+def test_a_way_back_by_the_copy_engine_is_waited_for_and_fenced() -> None:
+    s = column_schedule(total_and_more, 3, mode="tma")
+    for t in s.tensors:
+        if t.stage.is_reduction:
+            t.request_serial_grid_reduction("tma", read_back="bulk")
+    kernel = s.lower("sm_90a")
+    kinds = [x.kind for x in kernel.syncs]
+    acquire, fence, wait = (
+        len(kinds) - 1 - kinds[::-1].index(k)
+        for k in ("SemaphoreAcquire", "ProxyFence", "MbarWait")
+    )
+    assert acquire < fence < wait < kinds.index("SemaphoreRelease")
+    assert "cp.async.bulk.shared::cluster.global.mbarrier" in kernel.ptx()
+
+
+def test_sums_in_the_order_of_arrival_are_asked_for() -> None:
+    s = column_schedule(total, 3, mode="slices")
+    s.outputs[0].request_serial_grid_reduction("arrival")
+    message = r"'arrival'\): blocks add .* fw.config\(deterministic=True\) rules out; use mode"
+    with pytest.raises(fw.ScheduleError, match=message):
+        s.lower("sm_90a")
+    with pytest.raises(fw.ScheduleError, match=message):
+        fw.compile(s)
+    with fw.config(deterministic=False):
+        kernel = s.lower("sm_90a")
+        program = fw.compile(s)
+    (summed,), (counter,) = kernel.ir.zeroed, kernel.ir.semaphores
+    assert kernel.ir.scratch == () and str(summed.size) == str(COLUMNS)
+    nbytes = -(-int(str(counter.size)) * 4 // 256) * 256 + 4 * COLUMNS
+    assert program.host.stats["state_bytes"] == nbytes
+    x = np.random.default_rng(5).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    bound = 2 * 2.0**-24 * np.abs(x).sum(axis=0) + 1e-5
+    for seed in range(3):
+        found = kernel.simulate(x, seed=seed)
+        assert found.races == []
+        assert (np.abs(found.outputs[0] - x.sum(axis=0, dtype=np.float64)) <= bound).all()
+
+
+def test_what_is_not_added_does_not_arrive() -> None:
+    s = column_schedule(lambda x: fw.max(x, axis=0), 3, mode="slices")
+    s.outputs[0].request_serial_grid_reduction("arrival")
+    with (
+        fw.config(deterministic=False),
+        pytest.raises(fw.ScheduleError, match="added to zeros, and it is a max; use mode 'slices'"),
+    ):
+        s.lower("sm_90a")
+
+
+def test_arrival_needs_a_copy_engine() -> None:
+    s = column_schedule(total, 3, mode="slices")
+    s.outputs[0].request_serial_grid_reduction("arrival")
+    with (
+        fw.config(deterministic=False),
+        pytest.raises(fw.ScheduleError, match=r"'arrival'\): sm_80 has no copy engine"),
+    ):
+        s.lower("sm_80")

@@ -10,8 +10,10 @@ import pytest
 import fusewright as fw
 from fusewright.kir.ir import (
     BoxStore,
+    BulkLoad,
     BulkReduce,
     If,
+    MbarWait,
     NamedSync,
     RemoteStore,
     SemaphoreAcquire,
@@ -49,9 +51,10 @@ def split_schedule(
     batch: int = 0,
     staged: int = 0,
     blocks: int = 0,
+    first: int = 1,
 ) -> fw.Schedule:
     """Tiles of 64 x 64, two stages, the depth over `splits` blocks; `blocks` such groups walk over
-    the tiles, or each tile has one."""
+    the tiles, or each tile has one. In mode "clusters" `first` of the blocks make one."""
     m, n, k = shape
     lead = (batch,) if batch else ()
     specs = [fw.TensorSpec((*lead, m, k), "bfloat16"), fw.TensorSpec((*lead, k, n), "bfloat16")]
@@ -62,8 +65,9 @@ def split_schedule(
     s = fw.Schedule(fw.trace(fn, *specs))
     products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
     plan = ProductPlan(
-        64, 64, 64, 1, 2, staged, products=len(products), splits=splits, mode=mode, blocks=blocks
-    )
+        64, 64, 64, 1, 2, staged, products=len(products), splits=splits, first=first,
+        mode="slices" if mode == "clusters" else mode, blocks=blocks,
+    )  # fmt: skip
     schedule_products(s, products, plan)
     return s
 
@@ -125,6 +129,20 @@ def test_batches(mode: str) -> None:
 def test_gated_pairs_hand_over_both_sums(mode: str) -> None:
     kernel = checked(split_schedule(gated, 2, mode, shape=(64, 64, 256)), seeds=1)
     assert len(kernel.ir.semaphores) == len(kernel.ir.scratch) == 2
+
+
+@pytest.mark.parametrize("fn", [with_bias, gated])
+def test_the_copy_engine_brings_the_sum_back(fn: Callable[..., object]) -> None:
+    """Only the last block gets it, once a tile, on an mbarrier that is made when it begins."""
+    n, shape = (2, (64, 64, 256)) if fn is gated else (3, (100, 72, 600))
+    kernel = checked(split_schedule(fn, n, "tma+bulk", shape=shape, blocks=0 if fn is gated else 2))
+    loads = [s for s in walk_statements(kernel.ir) if isinstance(s, BulkLoad)]
+    sums = len(kernel.ir.scratch)
+    assert len(loads) == sums == (2 if fn is gated else 1)
+    assert [s.src for s in loads] == list(kernel.ir.scratch)
+    waits = {s.parity for s in walk_statements(kernel.ir) if isinstance(s, MbarWait)
+             and s.barrier in {x.barrier for x in loads}}  # fmt: skip
+    assert {str(p) for p in waits} == ({"0"} if fn is gated else {"i0"})
 
 
 @pytest.mark.parametrize("mode", ["vector", "tma"])

@@ -13,9 +13,13 @@ from test_grid_turns import column_schedule, total, total_and_more
 from test_split_products import product, split_schedule, with_bias
 
 import fusewright as fw
+from fusewright.schedule.schedule import ScheduledTensor
 
 Array = np.ndarray[Any, Any]
-MODES = ("vector", "tma", "slices", "cluster")
+MODES = ("vector", "tma", "tma+bulk", "slices", "arrival", "cluster", "clusters")
+"""Those of requests, with the copy engine on the way back, too, and of one cluster, and of clusters
+of `FIRST` blocks which leave slices."""
+FIRST = 2
 SPLITS = (1, 2, 3, 5, 33)
 
 
@@ -45,6 +49,11 @@ class TurnCase:
             for t in self.make().original.inputs
         ]
 
+    def lower(self) -> fw.Kernel:
+        """The kernel, under the configuration that it needs."""
+        with fw.config(deterministic=self.mode != "arrival"):
+            return self.make().lower("sm_90a")
+
     def assert_right(self, found: Array) -> None:
         """Whether a result is the oracle's, but for the roundings of its dtype."""
         (wanted,) = fw.evaluate(self.make(), *self.arrays())
@@ -61,28 +70,49 @@ def full_sum(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
     def fn(x: Any) -> Any:
         return fw.exp(fw.sum(x) * 0.01) - 1 if suffix else fw.sum(x)
 
-    s = fw.Schedule(fw.trace(fn, fw.TensorSpec((splits * 640 - 7,), "float32")))
+    blocks = splits * FIRST if mode == "clusters" else splits
+    s = fw.Schedule(fw.trace(fn, fw.TensorSpec((blocks * 640 - 7,), "float32")))
     (t,) = (t for t in s.tensors if t.stage.is_reduction)
     t.split(0, 640).split(1, 64)
-    t.parallelize(0, fw.ClusterX if mode == "cluster" else fw.BIDx)
-    part = t.rfactor([1, 2])
-    part.parallelize(2, fw.TIDx)
+    _over_blocks(t, 0, mode)
+    part = t.rfactor([len(t.axes) - 2, len(t.axes) - 1])
+    part.parallelize(-1, fw.TIDx)
     s.transform_like(part).inline_most()
-    t.request_serial_grid_reduction("slices" if mode == "cluster" else mode)
+    _request(t, mode)
     return s
+
+
+def _request(t: ScheduledTensor, mode: str) -> None:
+    name, _, back = ("slices" if mode.startswith("cluster") else mode).partition("+")
+    t.request_serial_grid_reduction(name, read_back=back or "vector")
+
+
+def _over_blocks(t: ScheduledTensor, loop: int, mode: str) -> None:
+    """Binds a loop to the blocks that share what it reduces, of clusters to both levels."""
+    if mode == "clusters":
+        t.split(loop, FIRST).parallelize(loop + 1, fw.ClusterX)
+    t.parallelize(loop, fw.ClusterX if mode == "cluster" else fw.BIDx)
 
 
 def _of_columns(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
     fn = total_and_more if suffix else total
     if mode == "cluster":
         return columns_in_clusters(fn, splits)
-    return column_schedule(fn, splits, mode=mode)
+    if mode == "clusters":
+        return columns_in_clusters(fn, FIRST, clusters=splits)
+    s = column_schedule(fn, splits, mode=mode.replace("arrival", "slices").partition("+")[0])
+    for t in s.tensors:
+        if t.stage.is_reduction:
+            _request(t, mode)
+    return s
 
 
 def _of_product(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
     """One ragged tile, and a depth that is no multiple of its parts."""
-    shape = (60, 40, 64 * 2 * splits - 104 + 64 * (splits == 1))
-    return split_schedule(with_bias if suffix else product, splits, mode, shape=shape)
+    first = FIRST if mode == "clusters" else 1
+    shape = (60, 40, 64 * 2 * splits * first - 104 + 64 * (splits == 1))
+    fn = with_bias if suffix else product
+    return split_schedule(fn, splits * first, mode, shape=shape, first=first)
 
 
 def _more_tiles_than_blocks(mode: str, *, suffix: bool) -> fw.Schedule:
@@ -100,13 +130,13 @@ def _several_columns(mode: str, *, suffix: bool) -> fw.Schedule:
         if t.stage.is_input or t.stage.is_virtual:
             continue
         if t.stage.is_reduction:
-            t.split(1, 4)
+            t.split(1, 2 if mode == "clusters" else 4)
         t.split(0, 4).split(0, 32)
         t.parallelize(1, fw.TIDx).parallelize(2, fw.Vectorize)
         if t.stage.is_reduction:
-            t.parallelize(3, fw.ClusterX if mode == "cluster" else fw.BIDx)
-            t.reorder({3: 1, 4: 2})
-            t.request_serial_grid_reduction("slices" if mode == "cluster" else mode)
+            _over_blocks(t, 3, mode)
+            t.reorder({3: 1, 4: 2} if mode != "clusters" else {3: 1, 4: 2, 5: 3})
+            _request(t, mode)
     return s
 
 
@@ -115,6 +145,8 @@ def _is_possible(kind: str, mode: str, splits: int) -> bool:
     sum is all of it."""
     if mode == "cluster":
         return 1 < splits <= 8 and (kind != "product" or splits % 2 == 0)
+    if mode == "clusters":
+        return splits > 1
     return kind != "full sum" or splits > 1
 
 
@@ -138,7 +170,7 @@ def _cases() -> Iterator[TurnCase]:
                             lambda make=make, mode=mode, n=n, s=suffix: make(mode, n, suffix=s),
                         )  # fmt: skip
             for kind, several in _SEVERAL.items():
-                if (kind, mode) != ("product", "cluster"):
+                if kind != "product" or not mode.startswith("cluster"):
                     yield TurnCase(
                         f"{kind}{end}, {mode}, more tiles than blocks", mode, 3,
                         lambda make=several, mode=mode, s=suffix: make(mode, suffix=s),

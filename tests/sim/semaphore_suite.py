@@ -74,6 +74,44 @@ def bulk_turn(**changed: str) -> str:
     return BULK_HEAD + "".join(parts) + "}"
 
 
+CLUSTERS = """kernel clusters {
+  param x: float32[3*2*64] align 16
+  param y: float32[64] align 16
+  param w: float32[3*64] align 16
+  param f: uint32[1]
+  semaphores (f)
+  scratch (w)
+  grid (bx < 3)
+  block (tx < 64)
+  cluster (cx < 2)
+  local r: float32[2]
+  shared s: float32[128] align 16 offset 0
+  cluster_arrive #5
+  cluster_wait #6
+  r[0] = load x[128*bx + 64*cx + tx]
+  remote_store s[64*cx + tx] of block (0) = r[0]
+  cluster_arrive #7
+  cluster_wait #8
+  if (cx == 0) {
+    r[0] = load s[tx]
+    r[1] = load s[64 + tx]
+    r[0] = add(r[0], r[1])
+    semaphore_acquire #0 semaphore(f) index(0) value(bx) guarded(w) first(0) size(64) issuer(0)
+    block_sync #1
+    if (0 < bx) {
+      r[1] = load w[tx]
+      r[0] = add(r[1], r[0])
+    }
+    if (bx < 2) {
+      store w[tx] = r[0]
+    }
+    block_sync #2
+    semaphore_release #3 semaphore(f) index(0) value((bx + 1) % 3) GUARDED
+    store y[tx] = r[0] if (bx == 2)
+  }
+}""".replace("GUARDED", "guarded(w) first(0) size(64) issuer(0)")
+"""Clusters reduce first, and the first block of each takes turns with those of others."""
+
 ALL_HEAD = HEAD.replace("w: float32[4*64]", "w: float32[4*3*64]").replace(
     "grid (bx < 4, by < 3)", "grid (by < 3, bx < 4)"
 )

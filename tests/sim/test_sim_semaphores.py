@@ -13,6 +13,7 @@ from semaphore_suite import (
     ACQUIRE,
     ALL,
     ARRIVE,
+    CLUSTERS,
     GO,
     RELEASE,
     SUITE,
@@ -21,7 +22,7 @@ from semaphore_suite import (
     turn,
 )
 
-from fusewright.errors import SpecError, UnsupportedError
+from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -247,7 +248,54 @@ def test_more_blocks_than_run_at_once_do_not_gather() -> None:
     check_kernel(kernel, "lowered", target=target_of("sm_90a"))
 
 
-def test_clusters_and_semaphores_are_not_simulated_together() -> None:
-    kernel = parse_kernel(turn().replace("  block (", "  cluster (cx < 2)\n  block ("))
-    with pytest.raises(UnsupportedError, match="without clusters only"):
-        run(kernel)
+def in_clusters(text: str) -> str:
+    """The kernel in clusters of two blocks, each with a group, data and results of its own."""
+    for old, new in (
+        ("[4*3*64]", "[8*3*64]"), ("[4*64]", "[8*64]"), ("uint32[4]", "uint32[8]"),
+        ("192*bx", "192*(2*bx + cx)"), ("64*bx", "64*(2*bx + cx)"),
+        ("index(bx)", "index(2*bx + cx)"), ("  block (", "  cluster (cx < 2)\n  block ("),
+    ):  # fmt: skip
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("text", [turn(), bulk_turn(), gathering()])
+def test_blocks_of_clusters_hand_over(text: str) -> None:
+    """Each to those of its rank: clusters run side by side, in any order."""
+    kernel = parse_kernel(in_clusters(text))
+    check_kernel(kernel, "lowered")
+    report = verify.verify_kernel(kernel, case_of(kernel), blocks=None)
+    assert not report.missing and not report.redundant
+    wanted = np.arange(1536, dtype=np.float32).reshape(8, 3, 64).sum(axis=1).ravel()
+    for seed in range(4):
+        result = run(kernel, seed=seed)
+        assert result.races == []
+        assert np.array_equal(result.outputs[0], wanted)
+    assert Machine(kernel, case_of(kernel).arrays, {}, {}, (), 0).nrows == 4
+
+
+@pytest.mark.parametrize("text", [turn(), gathering()])
+def test_blocks_of_a_cluster_do_not_share_a_group(text: str) -> None:
+    both = text.replace("  block (", "  cluster (cx < 2)\n  block (")
+    with pytest.raises(SpecError, match=r"does not number the groups of blocks .*\(bx, cx\)"):
+        check_kernel(parse_kernel(both), "lowered")
+
+
+def test_more_clusters_than_run_at_once_do_not_gather() -> None:
+    kernel = parse_kernel(in_clusters(gathering()))
+    small = dataclasses.replace(target_of("sm_90a"), multiprocessors=4)
+    with pytest.raises(SpecError, match=r"3 clusters of 2 blocks wait for .* run 2 at once"):
+        check_kernel(kernel, "lowered", target=small)
+
+
+def test_a_cluster_meets_by_a_barrier_of_its_own() -> None:
+    """Clusters of one domain: a remote store of one is ordered by its own barrier, not by what
+    another one does."""
+    kernel = parse_kernel(CLUSTERS)
+    assert verdict(kernel) == frozenset()
+    report = verify.verify_kernel(kernel, case_of(kernel), blocks=None)
+    assert not report.missing and not report.redundant
+    lost = parse_kernel(CLUSTERS.replace("  cluster_arrive #7\n  cluster_wait #8\n", ""))
+    assert verdict(lost) == {"race", "rule"}
+    wanted = np.arange(384, dtype=np.float32).reshape(3, 2, 64).sum(axis=(0, 1))
+    assert np.array_equal(run(kernel, seed=3).outputs[0], wanted)

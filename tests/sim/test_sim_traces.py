@@ -74,7 +74,7 @@ def test_reads_of_bytes_that_nobody_wrote_are_found() -> None:
         events.append(access(rng, 8, writes=False, nbytes=int(rng.choice([1, 2]))))
         written = set().union(*(bytes_of(e, t) for e in events[:-1] for t in active(e)))
         read = set().union(*(bytes_of(events[-1], t) for t in active(events[-1])))
-        trace = Trace(np.zeros(1, int), np.zeros((1, 1), int), 8, 1, 256, [*events])
+        trace = Trace(np.zeros(1, int), np.zeros((1, 1), int), 8, 1, 1, 256, [*events])
         findings = Findings(0)
         check_initialised(trace, np.zeros(1, int), MODEL, findings)
         assert bool(findings.list()) == bool(read - written)

@@ -190,7 +190,7 @@ def _scheduled(fn: Callable[..., Any], schedule: ScheduleBy) -> OwnFunction:
 
 
 def _written(kernel: ir.Kernel, results: Sequence[TensorSpec]) -> OwnFunction:
-    if kernel.arguments or kernel.symbols or kernel.semaphores or kernel.scratch:
+    if kernel.arguments or kernel.symbols or kernel.state or kernel.scratch:
         raise UserError(
             f"kernel({kernel.name}): a kernel that is called as an operation has "
             "arrays of constant size only; write scalars, sizes and scratch out"

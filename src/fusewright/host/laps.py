@@ -127,7 +127,7 @@ def in_one_launch(kernel: Kernel, laps: Laps, name: str) -> Kernel | str:
 
 def unlike(kernel: Kernel, laps: Laps) -> str | None:
     """Why no loop can stand around the statements of a kernel as they are; None where one can."""
-    if kernel.semaphores or kernel.scratch or kernel.maps:
+    if kernel.state or kernel.scratch or kernel.maps:
         return "its blocks wait for each other, or read boxes"
     if laps.index is not None and any(laps.index in variables(d.extent) for d in kernel.grid):
         return "as many blocks as the number of the iteration says compute it"

@@ -24,7 +24,11 @@ from fusewright.schedule.heuristics.product_plans import (
     ProductSizes,
 )
 from fusewright.schedule.heuristics.product_suffix import PARTS, PLAIN, Suffix
-from fusewright.schedule.heuristics.product_times import least_split_us, least_us
+from fusewright.schedule.heuristics.product_times import (
+    SPLIT_FORMS,
+    least_split_us,
+    least_us,
+)
 from fusewright.schedule.heuristics.warp_plans import least_warp_us
 from fusewright.schedule.products import (
     WARP_MMA_DTYPES,
@@ -156,12 +160,12 @@ def _shared_depth(t: Tensor, target: Target) -> str | None:
     sliced, slices = two_kernels(t, target)
     times = [
         (_product_us(t, 1, target), "whole"),
-        (_split_us(t, target), "blocks of one kernel, which fw.tune tries"),
         (sliced, f"{slices} slices and a second kernel"),
+        *((_split_us(t, form, target), f"in one kernel {form}") for form in SPLIT_FORMS),
     ]
     said = ", ".join(f"{what} {us:.1f} us" for us, what in times if us < math.inf)
     form = f"{count} slices of its rows are multiplied, then summed"
-    return f"{form}: its tiles are too few for the chip ({said})"
+    return f"{form}: its tiles are too few for the chip ({said}; fw.tune tries all of them)"
 
 
 def sum_rule(t: Tensor, why: str, target: Target) -> str:
@@ -448,12 +452,12 @@ def _extents(t: Tensor) -> tuple[Expr, ...]:
     return (*t.shape, t.op.operands[0].shape[-1])
 
 
-def _split_us(t: Tensor, target: Target) -> float:
-    """Microseconds where blocks of one kernel share the depth; infinite where none can."""
+def _split_us(t: Tensor, form: str, target: Target) -> float:
+    """Microseconds where blocks of one kernel share the depth so; infinite where none can."""
     if any(constant_value(e) is None for e in _extents(t)) or is_by_warps(t, target):
         return math.inf
     sizes = sizes_of(t)
-    return least_split_us(_exchanged(sizes) if is_swapped(t, target) else sizes, target)
+    return least_split_us(_exchanged(sizes) if is_swapped(t, target) else sizes, form, target)
 
 
 def two_kernels(t: Tensor, target: Target) -> tuple[float, int]:

@@ -1,7 +1,8 @@
-"""What kernels keep for themselves: scratch in the arena, and semaphores in a root of their own.
+"""What kernels keep for themselves: scratch in the arena, semaphores and sums that blocks add to in
+any order in a root of their own.
 
-Semaphores are zero between launches, so that memory which is zeroed once serves every run of a
-program on one stream. Each launch has its own: launches without an edge may run side by side.
+These are zero between launches, so that memory which is zeroed once serves every run of a program
+on one stream. Each launch has its own: launches without an edge may run side by side.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _places(kernels: Sequence[Kernel]) -> Iterator[tuple[int, Buffer, Expr]]:
     """The semaphores of each launch, by its number, and the byte at which they lie."""
     at: Expr = ZERO
     for k, kernel in enumerate(kernels):
-        for b in kernel.semaphores:
+        for b in kernel.state:
             yield k, b, at
             at = at + _nbytes(b)
 

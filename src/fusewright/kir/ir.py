@@ -399,6 +399,7 @@ class Kernel(Node):
     `stored_once`: the parameters of which this launch stores every element once at most, and loads
     none, so that two stores to one of them never meet.
     `semaphores`: the parameters that hold flags and counters, zero before and behind every launch;
+    `zeroed`: those that hold sums to which blocks add in any order, the same;
     `scratch`: those whose contents nobody else reads or has written.
     `noalias` says that no two parameters overlap in memory.
     """
@@ -414,6 +415,7 @@ class Kernel(Node):
     min_blocks: int = 0
     stored_once: tuple[Buffer, ...] = ()
     semaphores: tuple[Buffer, ...] = ()
+    zeroed: tuple[Buffer, ...] = ()
     scratch: tuple[Buffer, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=())
     maps: tuple[TensorMap, ...] = ()
@@ -424,9 +426,14 @@ class Kernel(Node):
         return _product(self.block)
 
     @property
+    def state(self) -> tuple[Buffer, ...]:
+        """The parameters that are zero before and behind every launch."""
+        return (*self.semaphores, *self.zeroed)
+
+    @property
     def arrays(self) -> tuple[Buffer, ...]:
-        """The parameters that callers name: all but semaphores and scratch."""
-        own = (*self.semaphores, *self.scratch)
+        """The parameters that callers name: all but what is the kernel's own."""
+        own = (*self.state, *self.scratch)
         return tuple(b for b in self.params if b not in own)
 
     @property

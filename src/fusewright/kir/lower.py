@@ -23,7 +23,6 @@ from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import check_modes, where_finished
 from fusewright.kir.overlap import OVERLAP, overlap_of
 from fusewright.kir.sort_network import check_tile, sort_network
-from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
@@ -83,7 +82,7 @@ def lower(
         arguments={},
         sizes=_symbols(flow),
         fast_forms=fast_forms(flow.stages, consumers_of(flow)),
-        multiprocessors=target.multiprocessors,
+        at_once=target.clusters_at_once(constant_value(cx.extent) or 1),
         backward=backward_loops(flow.graph, nest),
     )
     context.finished.update(where_finished(context))
@@ -96,13 +95,14 @@ def lower(
         symbols=context.sizes,
         grid=grid,
         block=block,
-        body=body,
+        body=(*(x for made in context.returned.values() for x in made), *body),
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
         maps=tuple(context.maps.values()),
         stored_once=tuple(params[s] for s in flow.outputs),
         semaphores=tuple(o.semaphore for o in orders),
-        scratch=tuple(o.guarded for o in orders),
+        zeroed=tuple(o.guarded for o in orders if o.summed),
+        scratch=tuple(o.guarded for o in orders if not o.summed),
         attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)
@@ -210,14 +210,6 @@ def _check_cluster(kernel: Kernel, target: Target, wanted: int | None) -> None:
         raise ScheduleError(
             f"{kernel.name}: {kernel.nthreads} threads a block; the blocks of a cluster have whole "
             f"warps, so let TIDx, TIDy and TIDz make a multiple of {WARP_SIZE}"
-        )
-    moved = (u for s in walk_statements(kernel) for u in s.memory_uses() if u.in_async_proxy)
-    used = next(moved, None) if kernel.cluster and kernel.semaphores else None
-    if used is not None:
-        raise ScheduleError(
-            f"{kernel.name}: blocks of clusters of {size} hand over at semaphores, and bulk copies "
-            f"or matrix instructions use {used.buffer}; bind the loops of the clusters to BIDx or "
-            "BIDy, or combine the parts in a kernel of its own"
         )
 
 

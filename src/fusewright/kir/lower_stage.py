@@ -57,7 +57,7 @@ from fusewright.kir.lower_turns import (
     threads_reducing,
     vector_of,
 )
-from fusewright.kir.semaphores import Gathering, Turns
+from fusewright.kir.semaphores import Gathering
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
 from fusewright.schedule.nest import reduced_loops, scanning_threads
@@ -326,14 +326,14 @@ class Definition(Reader):
         buffer = self.storage.context.buffers[self.s]
         return [Reg(buffer, vector * len(lanes) + k) for k in lanes]
 
-    def add_earlier(self, turns: Turns) -> list[Statement]:
-        """Adds what earlier blocks left to the accumulators."""
+    def add_earlier(self, source: Buffer, begin: Expr) -> list[Statement]:
+        """Adds what earlier blocks left to the accumulators, from where it begins in a buffer."""
         s = self.s
         fn = reducing_function(s)
-        for first, at in self._places(turns.first).items():
+        for first, at in self._places(begin).items():
             width = vector_of(self.storage, s)
-            tmp = self.temporary(turns.guarded.dtype, width)
-            self.out.append(Load(Reg(tmp), turns.guarded, at, width))
+            tmp = self.temporary(source.dtype, width)
+            self.out.append(Load(Reg(tmp), source, at, width))
             parts = self._as_accumulators(tmp, width)
             for part, acc in zip(parts, self.accumulators()[first : first + width], strict=True):
                 self.out.append(Compute(fn, acc, (part, acc)))
@@ -372,6 +372,29 @@ class Definition(Reader):
                 self.out.append(Compute(fn, acc, (acc, one), exists))
         adds, self.out = self.out, before
         self.out.append(For(trip, trips, tuple(adds), overlap=PARTS_AT_ONCE))
+        return self.out
+
+    def take(self, g: Gathering) -> list[Statement]:
+        """What all blocks have added to the accumulators' places."""
+        accs = self.accumulators()
+        for first, at in self._places(g.first).items():
+            width = vector_of(self.storage, self.s)
+            tmp = self.temporary(g.guarded.dtype, width)
+            self.out.append(Load(Reg(tmp), g.guarded, at, width))
+            parts = self._as_accumulators(tmp, width)
+            for one, acc in zip(parts, accs[first : first + width], strict=True):
+                self.out.append(Compute("copy", acc, (one,)))
+        return self.out
+
+    def clear(self, g: Gathering) -> list[Statement]:
+        """Zeros for the next launch in the accumulators' places."""
+        width, dtype = vector_of(self.storage, self.s), g.guarded.dtype
+        zeros = self.temporary(dtype, width)
+        zero = Imm(reduction_identity("add", dtype), dtype)
+        self.out.extend(Compute("copy", Reg(zeros, Int(k)), (zero,)) for k in range(width))
+        copy = all_of(one_of_copies(self.storage, self.s))
+        for at in self._places(g.first).values():
+            self.out.append(Store(g.guarded, at, Reg(zeros), width, copy))
         return self.out
 
     def _as_accumulators(self, parts: Buffer, width: int) -> list[Reg]:

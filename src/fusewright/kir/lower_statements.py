@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusewright.core.conditions import all_of, less, negate, prove
+from fusewright.core.conditions import TRUE, all_of, less, negate, prove
 from fusewright.core.expr import ONE, ZERO, Expr, Var, variables
 from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.fusion.ir import MatMul, Reduce, Scan
@@ -33,6 +33,7 @@ from fusewright.kir.lower_storage import Storage
 from fusewright.kir.lower_turns import (
     at_reader,
     blocks_reduced,
+    bulk_read_back,
     check_request,
     fill_of_part,
     gathering_of_stage,
@@ -45,6 +46,7 @@ from fusewright.kir.lower_turns import (
 from fusewright.kir.lower_warp_products import warp_instructions
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
+from fusewright.schedule.parallel import Parallel
 
 
 class Statements:
@@ -104,36 +106,32 @@ class Statements:
             return []
         check_request(self.storage.context, s)
         over = [] if isinstance(s.op, MatMul) else self._over_lanes(s, Definition.finish)
-        if is_shared_out_in_cluster(self.storage.context, s):
-            return [*self._by_cluster(s), *over]
+        is_in_cluster = is_shared_out_in_cluster(self.storage.context, s)
+        first = self._by_cluster(s) if is_in_cluster else []
         if not blocks_reduced(self.storage.context, s):
-            return over
+            return [*first, *over]
         if s.grid_mode == "all":
             return [*self._by_all(s), *self._over_lanes(s, Definition.store_result)]
-        modes = {"tma": self._by_copy_engine, "slices": self._by_slices}
+        modes = {
+            "tma": self._by_copy_engine, "slices": self._by_slices, "arrival": self._by_arrival,
+        }  # fmt: skip
         combine = modes.get(s.grid_mode or "", self._by_vectors)
-        return [*combine(s), *over]
+        return [*first, *combine(s), *over]
 
     def _next_sync(self) -> int:
         """The first of three ids that no other sync has."""
-        return 3 * len(self.storage.context.orders)
+        context = self.storage.context
+        return 3 * (len(context.orders) + len(context.returned))
 
     def _by_slices(self, s: Stage) -> list[Statement]:
-        """All blocks leave their parts side by side; each then adds up a share of all parts."""
+        """All blocks leave their parts side by side, in a cluster those of the sums that each has
+        finished there; each then adds up a share of all parts."""
         number, g = self._next_sync(), gathering_of_stage(self.storage, s)
-        context = self.storage.context
-        share = next(iter(context.finished[s].values()))
-
-        def finish_share(d: Definition) -> list[Statement]:
-            loops = zip((x.axis for x in s.loops), d.view.variables, strict=True)
-            return [If(at_reader(context, share, tuple(loops)), tuple(d.gather(g)))]
-
-        if context.digits.keys().isdisjoint(variables(share)):
-            parts = [If(share, tuple(self._over_lanes(s, lambda d: d.gather(g))))]
-        else:
-            parts = self._over_lanes(s, finish_share)
+        mine = self.storage.context.finished[s].get(Parallel.CLUSTERX, TRUE)
+        left = self._over_lanes(s, lambda d: d.leave(g.guarded, g.own))
+        parts = self._over_share(s, lambda d: d.gather(g))
         return [
-            *self._over_lanes(s, lambda d: d.leave(g.guarded, g.own)),
+            *(left if mine is TRUE else [If(mine, tuple(left))]),
             g.arrive(number),
             g.acquire(number + 1),
             g.leave(number + 2),
@@ -153,10 +151,43 @@ class Statements:
             *self._over_lanes(s, Definition.meet),
         ]
 
+    def _by_arrival(self, s: Stage) -> list[Statement]:
+        """The copy engine adds the parts of all blocks in the order in which they come; each block
+        then takes a share of the sum, and leaves zeros."""
+        number, g = self._next_sync(), gathering_of_stage(self.storage, s)
+        staged = staged_part(s, g)
+        where = (g.guarded, g.first, staged, ZERO, g.size, g.issuer)
+        return [
+            Alloc(staged),
+            *self._over_lanes(s, lambda d: d.leave(staged, ZERO)),
+            *fill_of_part(self.storage, s, staged),
+            BulkReduce(reducing_function(s), *where),
+            g.arrive(number),
+            g.acquire(number + 1),
+            g.leave(number + 2),
+            *self._over_share(s, lambda d: d.take(g)),
+            *self._over_share(s, lambda d: d.clear(g)),
+        ]
+
+    def _over_share(
+        self, s: Stage, one: Callable[[Definition], list[Statement]]
+    ) -> list[Statement]:
+        """`one` for what this block finishes of a sum."""
+        context = self.storage.context
+        share = all_of(context.finished[s].values())
+
+        def of_vector(d: Definition) -> list[Statement]:
+            loops = zip((x.axis for x in s.loops), d.view.variables, strict=True)
+            return [If(at_reader(context, share, tuple(loops)), tuple(one(d)))]
+
+        if context.digits.keys().isdisjoint(variables(share)):
+            return [If(share, tuple(self._over_lanes(s, one)))]
+        return self._over_lanes(s, of_vector)
+
     def _by_cluster(self, s: Stage) -> list[Statement]:
         """Each block of a cluster finishes a share, of which the others send it their parts."""
         made = shared_out(self.storage, s)
-        share = all_of(self.storage.context.finished[s].values())
+        share = self.storage.context.finished[s][Parallel.CLUSTERX]
         return [
             Alloc(made.parts),
             *self._over_lanes(s, lambda d: d.send_shares(made)),
@@ -166,7 +197,7 @@ class Statements:
     def _by_vectors(self, s: Stage) -> list[Statement]:
         """Threads add what they find in scratch, and store the sum for the next block."""
         number, turns = self._next_sync(), turns_of_stage(self.storage, s)
-        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
+        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns.guarded, turns.first))
         later = self._over_lanes(s, lambda d: d.leave(turns.guarded, turns.first))
         return [
             turns.acquire(number),
@@ -177,7 +208,8 @@ class Statements:
 
     def _by_copy_engine(self, s: Stage) -> list[Statement]:
         """The copy engine adds what lies in shared memory to scratch, of the first block it stores
-        it; the last one adds what it reads there to what it has."""
+        it; the last one adds what it reads there, or in shared memory once the copy engine has
+        brought it back, to what it has."""
         number, turns = self._next_sync(), turns_of_stage(self.storage, s)
         staged = staged_part(s, turns)
         where = (turns.guarded, turns.first, staged, ZERO, turns.size, turns.issuer)
@@ -186,7 +218,11 @@ class Statements:
         copied = (store,) if is_short else (If(turns.is_first, (store,), (reduce,)),)
         ready = self._over_lanes(s, lambda d: d.leave(staged, ZERO))
         ready += fill_of_part(self.storage, s, staged)
-        earlier = self._over_lanes(s, lambda d: d.add_earlier(turns))
+        if s.read_back == "bulk":
+            earlier = bulk_read_back(self.storage, s, turns, staged, self._next_sync())
+            earlier += self._over_lanes(s, lambda d: d.add_earlier(staged, ZERO))
+        else:
+            earlier = self._over_lanes(s, lambda d: d.add_earlier(turns.guarded, turns.first))
         return [
             Alloc(staged),
             If(negate(turns.is_last), tuple(ready)),

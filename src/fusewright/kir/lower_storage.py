@@ -14,7 +14,7 @@ from fusewright.dtypes import DType
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong, moves_data
 from fusewright.kir.boxes import Box, box_of
-from fusewright.kir.ir import Argument, Buffer, Dim, TensorMap
+from fusewright.kir.ir import Argument, Buffer, Dim, Statement, TensorMap
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -38,7 +38,7 @@ class Context:
     arguments: dict[object, tuple[Argument, bool | int | float]]
     sizes: tuple[Var, ...]
     fast_forms: Mapping[Stage, str]
-    multiprocessors: int
+    at_once: int
     backward: frozenset[LoopNode] = frozenset()
     lanes: dict[Stage, Var] = field(default_factory=dict[Stage, Var])
     carries: dict[Stage, Buffer] = field(default_factory=dict[Stage, Buffer])
@@ -48,6 +48,9 @@ class Context:
     maps: dict[object, TensorMap] = field(default_factory=dict[object, TensorMap])
     boxes: dict[Stage, Box] = field(default_factory=dict[Stage, Box])
     orders: dict[Stage, Turns | Gathering] = field(default_factory=dict[Stage, "Turns | Gathering"])
+    returned: dict[Stage, tuple[Statement, ...]] = field(
+        default_factory=dict[Stage, "tuple[Statement, ...]"]
+    )
     digits: dict[Var, AxisClass] = field(default_factory=dict[Var, "AxisClass"])
     finished: dict[Stage, dict[Parallel, Cond]] = field(
         default_factory=dict[Stage, dict[Parallel, Cond]]

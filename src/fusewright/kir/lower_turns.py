@@ -18,6 +18,8 @@ In mode "all" every block adds up all parts, so that what reads the sum runs in 
 threads may reduce, too: they have one part then, and share out what they load of the others.
 
 The blocks of a cluster do that in shared memory, without semaphores (`kir/lower_clusters.py`).
+Where a reduction runs over clusters and over the blocks of each, clusters reduce first, and each
+block leaves the share that it has finished to the blocks of its rank.
 
 Every thread keeps to elements of `work` of its own, neighbours side by side in whole vectors.
 """
@@ -37,13 +39,26 @@ from fusewright.core.conditions import (
     less_equal,
     substitute_condition,
 )
-from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, variables
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, constant_value, mod, variables
 from fusewright.core.identities import reduction_identity
-from fusewright.dtypes import DType, uint32
+from fusewright.dtypes import DType, uint32, uint64
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
-from fusewright.kir.ir import Alloc, Buffer, Compute, Dim, Imm, Reg, Statement, Store
+from fusewright.kir.ir import (
+    Alloc,
+    Buffer,
+    BulkLoad,
+    Compute,
+    Dim,
+    Imm,
+    MbarExpect,
+    MbarInit,
+    MbarWait,
+    Reg,
+    Statement,
+    Store,
+)
 from fusewright.kir.lower_storage import Context, Storage
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
@@ -51,6 +66,9 @@ from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import computed, reduced_loops
 from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.target import BULK_ALIGNMENT, MAX_CLUSTER, MAX_VECTOR_NBYTES, Feature, Target
+
+SHARED_OUT = ("slices", "arrival")
+"""Modes in which each block finishes a share of the sum."""
 
 
 def blocks_reduced(context: Context, s: Stage) -> tuple[Parallel, ...]:
@@ -91,7 +109,7 @@ def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
         own = blocks_reduced(context, s)
         if is_shared_out_in_cluster(context, s):
             found[Parallel.CLUSTERX] = _share_in_cluster(context, s)
-        elif own and s.grid_mode == "slices":
+        if own and s.grid_mode in SHARED_OUT:
             found |= dict.fromkeys(own, _share(context, s))
         elif own and s.grid_mode != "all":
             dims = [(p, context.dims[GRID_DIMS[p]]) for p in own]
@@ -120,10 +138,11 @@ def _check_reader(s: Stage, source: Stage, found: Mapping[Parallel, Cond]) -> No
 
 
 def _share(context: Context, s: Stage) -> Cond:
-    """Which vectors of which threads this block finishes: its share of all, thread by thread. Of a
-    product a thread has several vectors, which digits of the context number."""
+    """Which vectors of which threads this block finishes: its share of all, or of those that its
+    cluster leaves it, thread by thread. Of a product a thread has several vectors, which digits of
+    the context number."""
     position, count = _number(_blocks_in_order(context, s))
-    thread, threads = _number(threads_used(context, s))
+    thread, threads = _threads_of_parts(context, s)
     vector, vectors = _number([_digit(context, s, i) for i in reversed(vector_loops(s))])
     scaled, parts = (vector * threads + thread) * count, vectors * threads
     return all_of((less_equal(position * parts, scaled), less(scaled, (position + 1) * parts)))
@@ -135,6 +154,15 @@ def share_of_cluster(context: Context, s: Stage) -> tuple[Expr, int]:
     thread, threads = _number(threads_used(context, s))
     nblocks = _constant(s, context.dims["cx"].extent)
     return thread, -(-_constant(s, threads) // nblocks)
+
+
+def _threads_of_parts(context: Context, s: Stage) -> tuple[Expr, Expr]:
+    """The number of a thread among those of a block whose parts go to other places of the grid, and
+    how many those are: in a cluster the share that the block finishes."""
+    if is_shared_out_in_cluster(context, s):
+        thread, share = share_of_cluster(context, s)
+        return mod(thread, share), Int(share)
+    return _number(threads_used(context, s))
 
 
 def _share_in_cluster(context: Context, s: Stage) -> Cond:
@@ -188,10 +216,11 @@ def _moving(context: Context) -> list[Dim]:
 def check_modes(stages: Iterable[Stage], target: Target) -> None:
     """Raises ScheduleError for a mode that a target has no instructions for."""
     for s in stages:
-        if s.grid_mode == "tma" and not target.has(Feature.BULK):
+        if s.grid_mode in ("tma", "arrival") and not target.has(Feature.BULK):
             raise ScheduleError(
-                f"request_serial_grid_reduction({s.name}, 'tma'): {target} has no copy engine, "
-                f"which comes with compute capability {Feature.BULK.value[1]}; use mode 'vector'"
+                f"request_serial_grid_reduction({s.name}, {s.grid_mode!r}): {target} has no copy "
+                f"engine, which comes with compute capability {Feature.BULK.value[1]}; use mode "
+                "'vector'"
             )
 
 
@@ -214,6 +243,7 @@ def check_request(context: Context, s: Stage) -> None:
                 f"{MAX_CLUSTER} of them to ClusterX"
             )
         return
+    check_arrival(s)
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
     alone = any(x.parallel in GRID_DIMS and x.axis.extent == Int(1) for x in s.loops)
     if in_cluster:
@@ -237,15 +267,10 @@ def check_request(context: Context, s: Stage) -> None:
 
 def _check_cluster_request(context: Context, s: Stage, what: str, grid: str) -> None:
     """Raises ScheduleError for what blocks of a cluster do not share out."""
-    if s.work_dtype not in (None, s.dtype.compute):
+    if not grid and s.work_dtype not in (None, s.dtype.compute):
         raise ScheduleError(
             f"{what}: blocks of a cluster hand on {s.dtype.compute} through shared memory; leave "
             f"work_dtype={s.work_dtype} out, or bind the loop to BIDx"
-        )
-    if grid:
-        raise ScheduleError(
-            f"{what}: it reduces over {grid} and over the blocks of a cluster; rfactor the loop "
-            "that is bound to ClusterX, so that clusters reduce first"
         )
     if s.is_mma:
         _check_cluster_product(context, s, what)
@@ -273,16 +298,21 @@ def _check_cluster_product(context: Context, s: Stage, what: str) -> None:
 def turns_of_stage(storage: Storage, s: Stage) -> Turns:
     """The turns in which blocks reduce a stage, with the semaphores and the scratch for them."""
     order = _blocks_in_order(storage.context, s)
-    index, groups = _groups(storage, s, order)
+    index, groups = _groups(storage.context, order, _loops_around(storage, s))
     position, count = _number(order)
     size = elements_of_block(storage, s)
     if s.grid_mode == "tma":
-        unit = BULK_ALIGNMENT // work_dtype(s).nbytes
-        size = -(-size // unit) * unit
+        size = _in_bulk(s, size)
     flags, work = _memory(s, groups, groups * size)
     made = Turns(flags, index, position, count, work, size)
     storage.context.orders[s] = made
     return made
+
+
+def _in_bulk(s: Stage, size: int) -> int:
+    """So many elements, and those behind them that the copy engine moves with them."""
+    unit = BULK_ALIGNMENT // work_dtype(s).nbytes
+    return -(-size // unit) * unit
 
 
 def gathering_of_stage(storage: Storage, s: Stage) -> Gathering:
@@ -290,6 +320,8 @@ def gathering_of_stage(storage: Storage, s: Stage) -> Gathering:
     order = _blocks_in_order(storage.context, s)
     around = _loops_around(storage, s)
     size = elements_of_block(storage, s)
+    if s.grid_mode == "arrival":
+        size = _in_bulk(s, size)
     return gathering(storage, s, order, around, size)
 
 
@@ -298,7 +330,7 @@ def gathering(
 ) -> Gathering:
     """The gathering of the blocks along the dimensions `order` of the grid, anew in each iteration
     of the loops `around`, in which each leaves `size` elements of a stage. Raises ScheduleError for
-    blocks that may not run at once: more than the multiprocessors that the context names."""
+    blocks that may not run at once: more, or more clusters, than the context names."""
     context = storage.context
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
     moving = _moving(context)
@@ -307,31 +339,35 @@ def gathering(
             f"{what}: its blocks wait for each other, and have to be neighbours in the grid; bind "
             "the loop that reduces to BIDx and the others to BIDy, or use mode 'vector'"
         )
-    kept = [d for d in moving if d not in order]
-    index, groups = _number([*kept, *around])
+    index, groups = _groups(context, order, around)
     position, count = _number(order)
     if constant_value(count) is None:
         raise ScheduleError(
             f"{what}: {count} blocks wait for each other, and their number must be constant; split "
             "the loop by one with inner=False, or use mode 'vector'"
         )
-    most = context.multiprocessors
+    most = context.at_once
     if (constant_value(count) or 0) > most:
+        together = context.dims["cx"].extent
+        who = "blocks" if together == ONE else f"clusters of {together} blocks"
         raise ScheduleError(
-            f"{what}: {count} blocks wait for each other, and the target runs {most} at once for "
+            f"{what}: {count} {who} wait for each other, and the target runs {most} at once for "
             "sure; split the loop into fewer, or use mode 'vector'"
         )
-    flags, work = _memory(s, groups, groups * count * size)
-    made = Gathering(flags, index, position, count, work, size)
+    summed = s.grid_mode == "arrival"
+    flags, work = _memory(s, groups, groups * size * (1 if summed else count))
+    made = Gathering(flags, index, position, count, work, size, summed=summed)
     context.orders[s] = made
     return made
 
 
-def _groups(storage: Storage, s: Stage, order: list[Dim]) -> tuple[Expr, Expr]:
-    """The number of the group of blocks, and of the iteration, that reduce the stage together, and
-    how many there are."""
-    kept = [d for d in _moving(storage.context) if d not in order]
-    return _number([*kept, *_loops_around(storage, s)])
+def _groups(context: Context, order: Sequence[Dim], around: Sequence[Dim]) -> tuple[Expr, Expr]:
+    """The number of the group of blocks, and of the iteration, that reduce a stage together, and
+    how many there are. Of a cluster each block is in a group of its own: it hands on the share that
+    it has finished, or does what the others do, too."""
+    kept = [d for d in _moving(context) if d not in order]
+    ranks = [d for d in [context.dims["cx"]] if d.extent != ONE]
+    return _number([*kept, *ranks, *around])
 
 
 def _memory(s: Stage, groups: Expr, elements: Expr) -> tuple[Buffer, Buffer]:
@@ -410,19 +446,17 @@ def part_loops(storage: Storage, s: Stage) -> tuple[int, ...]:
 
 
 def elements_of_block(storage: Storage, s: Stage) -> int:
-    """Elements that a block has of the stage, those of all threads together."""
+    """Elements of the stage that a block hands on, those of all threads together."""
     n = kept_lanes(storage, s)
     for i in part_loops(storage, s):
         n *= _constant(s, s.loops[i].axis.extent)
-    for d in threads_used(storage.context, s):
-        n *= _constant(s, d.extent)
-    return n
+    return n * _constant(s, _threads_of_parts(storage.context, s)[1])
 
 
 def element_in_block(storage: Storage, s: Stage, values: Mapping[int, Expr], lane: int) -> Expr:
     """Where the thread's part begins that stands in the iterations `values` of its kept loops, at a
     lane that begins a vector."""
-    thread, count = _number(threads_used(storage.context, s))
+    thread, count = _threads_of_parts(storage.context, s)
     return (vector_number(storage, s, values, lane) * count + thread) * vector_of(storage, s)
 
 
@@ -467,7 +501,7 @@ def fill_of_part(storage: Storage, s: Stage, staged: Buffer) -> list[Statement]:
     return [Alloc(register.buffer), Compute("copy", register, (identity,)), *stores]
 
 
-def staged_part(s: Stage, turns: Turns) -> Buffer:
+def staged_part(s: Stage, turns: Turns | Gathering) -> Buffer:
     """Shared memory from which the copy engine takes the block's part. Raises ScheduleError for
     what it cannot add."""
     what = f"request_serial_grid_reduction({s.name}, {s.grid_mode!r})"
@@ -485,6 +519,33 @@ def staged_part(s: Stage, turns: Turns) -> Buffer:
             f"{what}: the copy engine does not reduce {dtype} by {fn}, {takes}; use mode 'vector'"
         )
     return Buffer(f"{s.name}_part", dtype, Int(turns.size), Memory.SHARED, MAX_VECTOR_NBYTES)
+
+
+def check_arrival(s: Stage) -> None:
+    """Raises ScheduleError for what the copy engine does not add to zeros."""
+    if s.grid_mode == "arrival" and reducing_function(s) != "add":
+        raise ScheduleError(
+            f"request_serial_grid_reduction({s.name}, 'arrival'): parts are added to zeros, and it "
+            f"is a {reducing_function(s)}; use mode 'slices'"
+        )
+
+
+def bulk_read_back(
+    storage: Storage, s: Stage, turns: Turns, staged: Buffer, number: int
+) -> list[Statement]:
+    """What brings a group's sum to shared memory by the copy engine, and the wait for it, with an
+    mbarrier that is made when the kernel begins: only the last block of a group comes here, once in
+    each iteration of the loops around. `number` is the first of three ids of syncs."""
+    full = Buffer(f"{s.name}_back", uint64, ONE, Memory.SHARED, uint64.nbytes)
+    nbytes, thread = turns.size * staged.dtype.nbytes, turns.issuer
+    why = f"{nbytes} bytes of {turns.guarded}"
+    storage.context.returned[s] = (Alloc(full), MbarInit(number, why, full, ZERO, 1, thread))
+    iteration, _ = _number(_loops_around(storage, s))
+    return [
+        MbarExpect(number + 1, why, full, ZERO, nbytes, thread),
+        BulkLoad(staged, ZERO, turns.guarded, turns.first, turns.size, full, ZERO, thread),
+        MbarWait(number + 2, why, full, ZERO, mod(iteration, 2)),
+    ]
 
 
 def _constant(s: Stage, extent: Expr) -> int:

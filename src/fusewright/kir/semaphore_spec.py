@@ -12,7 +12,8 @@ from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 
 def _semaphores(facts: KernelFacts) -> Iterator[Problem]:
     k = facts.kernel
-    for name, listed in (("semaphore", k.semaphores), ("scratch", k.scratch)):
+    kinds = (("semaphore", k.semaphores), ("sum", k.zeroed), ("scratch", k.scratch))
+    for name, listed in kinds:
         for b in listed:
             if b not in k.params:
                 yield None, f"the {name} {b} is no parameter of the kernel"

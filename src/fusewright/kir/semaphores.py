@@ -168,6 +168,11 @@ class Turns:
     issuer: int = 0
 
     @property
+    def summed(self) -> bool:
+        """Whether all blocks add to one part, in any order."""
+        return False
+
+    @property
     def first(self) -> Expr:
         """The first element of the part that a group takes turns on."""
         return self.index * self.size
@@ -218,6 +223,9 @@ class Gathering:
 
     Nobody leaves before all have arrived, and nobody waits who has left: the counter passes `count`
     once, and is back at zero behind `2 * count` additions.
+
+    Where parts are `summed`, all blocks add to one part of `size` elements, in the order in which
+    they come, which is zero before, and again when each has read and zeroed a share of it.
     """
 
     semaphore: Buffer
@@ -227,16 +235,24 @@ class Gathering:
     guarded: Buffer
     size: int
     issuer: int = 0
+    summed: bool = False
 
     @property
     def first(self) -> Expr:
         """Where the first part of a group begins."""
-        return self.index * self.count * self.size
+        return self.index * self.parts * self.size
 
     @property
     def own(self) -> Expr:
         """Where the block's own part begins."""
-        return self.first + self.order * self.size
+        return self.first if self.summed else self.first + self.order * self.size
+
+    @property
+    def parts(self) -> int:
+        """The parts of a group."""
+        total = constant_value(self.count)
+        assert total is not None
+        return 1 if self.summed else total
 
     def arrive(self, number: int) -> SemaphoreArrive:
         """Says that the part of this block is there."""
@@ -248,11 +264,9 @@ class Gathering:
 
     def acquire(self, number: int) -> SemaphoreAcquire:
         """Waits for all parts."""
-        total = constant_value(self.count)
-        assert total is not None
         return SemaphoreAcquire(
             number, f"all {self.count} parts of {self.guarded}", self.semaphore, self.index,
-            self.count, self.guarded, self.first, total * self.size, self.issuer,
+            self.count, self.guarded, self.first, self.parts * self.size, self.issuer,
         )  # fmt: skip
 
     def leave(self, number: int) -> SemaphoreLeave:

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Literal
 
 from fusewright.arguments import shown
-from fusewright.errors import UnsupportedError, UserError
+from fusewright.errors import UserError
 
 Execution = Literal["auto", "graph", "stream"]
 Float32Matmul = Literal["ieee", "tf32"]
@@ -29,8 +29,8 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
 class Config:
     """`execution`: programs of several kernels run as a CUDA graph ("graph"), one after the other
     on the caller's stream ("stream"), or as a graph from three kernels on ("auto").
-    `deterministic`: results are bitwise equal from run to run on one device. There are no kernels
-    without that promise, so that False is refused.
+    `deterministic`: results are bitwise equal from run to run on one device. With False, schedules
+    may ask for sums in the order in which blocks come (mode "arrival"), and `fw.tune` tries those.
     `float32_matmul`: products of float32 that are compiled under "tf32" round their operands to 10
     bits behind the point, to the nearest, ties to even, and sum in float32, where the target has
     matrix instructions for it; "ieee" rounds nothing.
@@ -67,8 +67,7 @@ _known[astuple(_default[0])] = _default[0]
 class config:
     """Changes choices for a `with` block, in this thread (or task) only.
 
-    Raises UserError for a name or a value that does not exist, UnsupportedError for
-    `deterministic=False`.
+    Raises UserError for a name or a value that does not exist.
     """
 
     def __init__(self, **changes: Any) -> None:
@@ -76,11 +75,6 @@ class config:
         for name, value in changes.items():
             if name not in names:
                 raise UserError(f"config({name}=...): there is no such choice; use {names}")
-            if name == "deterministic" and value is False:
-                raise UnsupportedError(
-                    "config(deterministic=False): there are no kernels whose results differ from "
-                    "run to run; leave it out"
-                )
             if not any(
                 value is a or (isinstance(value, str) and value == a) for a in _ALLOWED[name]
             ):

@@ -240,7 +240,7 @@ def run(
     read = global_reads(kernel)
     own = {
         b: np.zeros(evaluate(b.size, symbols), b.dtype.numpy)
-        for b in (*kernel.semaphores, *kernel.scratch)
+        for b in (*kernel.state, *kernel.scratch)
     }
     everything = (*kernel.arrays, *own)
     with current(device):
@@ -263,7 +263,7 @@ def run(
         finally:
             for m in memory:
                 m.free()
-    for b in kernel.semaphores:
+    for b in kernel.state:
         if results[b].any():
             raise InternalError(f"kernel {kernel.name} left {b} at {results[b].max()}, not at zero")
     return [results[b] for b in kernel.arrays if b in written]

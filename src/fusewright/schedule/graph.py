@@ -63,7 +63,8 @@ class Stage:
     `is_viewed`: a view of an input that asynchronous copies read in place. `is_staged`: in shared
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
     `grid_mode`: how blocks reduce it in turns, None where nobody asked for that; `work_dtype`: in
-    which dtype they hand on their parts, None for that of the accumulators. `warps`: how many warps
+    which dtype they hand on their parts, None for that of the accumulators; `read_back`: how the
+    last one gets what the copy engine added. `warps`: how many warps
     share the rows and the columns of a product's tile, where instructions of single warps compute
     it; empty where those of warpgroups do.
     """
@@ -90,6 +91,7 @@ class Stage:
     is_staged: bool = False
     grid_mode: str | None = None
     work_dtype: DType | None = None
+    read_back: str = "vector"
     warps: tuple[int, ...] = ()
     cache: Cache = Cache.DEFAULT
     allocation_order: tuple[int, ...] | None = None

@@ -103,8 +103,10 @@ LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a lis
 WARPS = Rule("two positive integers: the warps along the rows and along the columns", _warps)
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
-GRID_MODES = ("vector", "tma", "slices", "all")
+GRID_MODES = ("vector", "tma", "slices", "all", "arrival")
 """How blocks may combine their parts of a reduction."""
+READ_BACK = ("vector", "bulk")
+"""How the last block may get what the copy engine added: by its threads, or by the copy engine."""
 
 Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """The rules of the arguments of a class's methods, by name."""
@@ -131,7 +133,11 @@ ON_TENSORS: Edits = {
         "ping_pong": FLAG,
     },
     "mma": {"warpgroups": optional(COUNT), "warps": optional(WARPS)},
-    "request_serial_grid_reduction": {"mode": MODE, "work_dtype": optional(DTYPE)},
+    "request_serial_grid_reduction": {
+        "mode": MODE,
+        "work_dtype": optional(DTYPE),
+        "read_back": MODE,
+    },
     "recompute": {},
     "loop_over": {"loops": LOOPS},
     "skew": {"axis": INTEGER, "rows": INTEGER, "stride": SIZE, "width": INTEGER},

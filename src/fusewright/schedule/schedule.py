@@ -43,6 +43,7 @@ from fusewright.schedule.rules import (
     LOG,
     ON_SCHEDULES,
     ON_TENSORS,
+    READ_BACK,
     check_by,
     check_call,
     checked,
@@ -386,22 +387,25 @@ class ScheduledTensor(TensorPasses):
         return self
 
     def request_serial_grid_reduction(
-        self, mode: str = "vector", work_dtype: object = None
+        self, mode: str = "vector", work_dtype: object = None, read_back: str = "vector"
     ) -> ScheduledTensor:
         """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
         fixed order. `mode` "vector": a block after the other adds its part to scratch in global
         memory, by accesses of whole vectors, and the last one keeps the result; "tma": the copy
-        engine adds parts from shared memory to it. What reads the result runs in the last block;
-        with `n` blocks the sum waits for `n - 1` hand-overs. "slices": every block leaves its part,
-        waits for the others, and finishes a share of the sum and of what reads it; the blocks are
+        engine adds parts from shared memory to it, and the last block loads them by vectors, or
+        gets them into shared memory by the copy engine (`read_back` "bulk"). What reads the result
+        runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs. "slices":
+        every block leaves its part, waits for the others, and finishes a share of the sum and of
+        what reads it; the blocks are
         neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over
         blocks, each gets the totals of the parts of all, in this mode only. "all": the same, but
         every block adds up all parts, so that all of them may read the sum; threads of a block may
         reduce, too, and products may not be asked for it. Where the loop is bound to ClusterX
         instead, "slices" goes through the blocks' shared memory: no scratch and no semaphores, for
-        at most 8 blocks. `work_dtype`, float16 or bfloat16 for sums that accumulate in float32, is
-        what parts are rounded to on the way, for half the traffic; by default they stay what they
-        are."""
+        at most 8 blocks; where loops are bound to both, clusters reduce first, and each block
+        leaves a slice of the share that it has finished. `work_dtype`, float16 or bfloat16 for
+        sums that accumulate in float32, is what parts are rounded to on the way, for half the
+        traffic; by default they stay what they are."""
         if isinstance(self.stage.op, Scan) and mode != "slices":
             raise ScheduleError(
                 f"request_serial_grid_reduction({self.name}, {mode!r}): blocks that scan lines "
@@ -431,7 +435,14 @@ class ScheduledTensor(TensorPasses):
                 f"request_serial_grid_reduction({self.name}, {mode!r}, work_dtype={work}): parts "
                 f"of it are handed on in {compute}{shorter}; use that, or leave work_dtype out"
             )
+        is_known = read_back in READ_BACK and (mode == "tma" or read_back == "vector")
+        if not is_known:
+            raise ScheduleError(
+                f"request_serial_grid_reduction({self.name}, {mode!r}, read_back={read_back!r}): "
+                "use 'vector', or in mode 'tma' 'bulk'"
+            )
         self.stage.grid_mode = mode
+        self.stage.read_back = read_back
         self.stage.work_dtype = None if work is compute else work
         return self
 

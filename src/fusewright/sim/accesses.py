@@ -119,8 +119,8 @@ class Reach:
                 self._report(f, full + self.begins, bad, what, "rule")
 
     def _rank(self, f: Frame, mask: Mask) -> Value | None:
-        """The block of the cluster whose shared memory each thread accesses; None where there is
-        one block. Reports numbers that are no blocks and takes the nearest."""
+        """The block of the row whose shared memory each thread accesses; None where there is one
+        block. Reports numbers that are no blocks of its cluster and takes the nearest."""
         if not self.shared or f.run.ranks is None:
             return None
         if self.rank is None:
@@ -138,7 +138,7 @@ class Reach:
                 f"{f.trace.cluster}, in `{statement_text(self.statement)}`",
                 statement=self.statement,
             )
-        return nearest
+        return nearest + f.first_of_cluster
 
     def _kept(self, thread: Value) -> Value:
         """The same value, as the array recorded before where that is equal."""

@@ -116,7 +116,11 @@ def _bulk(s: _Bulk, run: Run) -> Step:
             value = elements_of(f, s.src)[take]
             _note_undefined(f, s, take, put, inside)
             flat = elements_of(f, s.dst)
-            flat[put] = value if combine is None else combine(flat[put], value)
+            if combine is None:
+                flat[put] = value
+            else:  # blocks of a batch may add to one place
+                for at, part in zip(put, value, strict=True):
+                    flat[at] = combine(flat[at], part)
             if initialised is not None:
                 initialised[put] = True
             totals = f.run.execution.counters
@@ -189,7 +193,9 @@ class _MbarrierSlot:
         own = self.reach.place.offset + self.slot(f.values) * MBARRIER_NBYTES
         if f.run.ranks is None:
             return own
-        rank = f.run.ranks if self.reach.rank is None else self.reach.rank(f.values)
+        rank = f.run.ranks
+        if self.reach.rank is not None:
+            rank = self.reach.rank(f.values) + f.first_of_cluster
         return np.atleast_2d(np.asarray(own + rank * f.trace.shared_nbytes))
 
     def at(self, f: Frame, mask: Mask, issue: int = -1) -> Array:
@@ -282,7 +288,7 @@ def _arrive(f: Frame, s: ir.NamedSync | ir.BarrierArrive) -> None:
 
 def _by_block(f: Frame) -> Array:
     """The threads that are active, by row, block of it and number in the block."""
-    return f.active(f.mask).reshape(f.nblocks, f.trace.cluster, -1)
+    return f.active(f.mask).reshape(f.nblocks, f.trace.row_blocks, -1)
 
 
 def _named_sync(s: ir.NamedSync, run: Run) -> Blocking:

@@ -95,9 +95,10 @@ class BoxPlaces:
 
     def blocks(self, f: Frame, thread: int) -> range:
         """The blocks of a row in whose shared memory the box of a thread lies."""
-        if isinstance(self.statement, ir.BoxLoad) and self.statement.blocks > 1:
-            return range(min(self.statement.blocks, f.trace.cluster))
         own = thread // f.trace.block_nthreads
+        if isinstance(self.statement, ir.BoxLoad) and self.statement.blocks > 1:
+            first = own // f.trace.cluster * f.trace.cluster
+            return range(first, first + min(self.statement.blocks, f.trace.cluster))
         return range(own, own + 1)
 
     def record(

@@ -35,8 +35,12 @@ SPACES = (Memory.SHARED, Memory.GLOBAL)
 WARPS_OF_MMA = WARPGROUP_SIZE // WARP_SIZE
 Barrier: TypeAlias = "tuple[str, int, int]"
 """A named barrier ("named", number, block), the n-th life of an mbarrier ("mbarrier", byte, n), its
-making ("made", byte, n), over when it is made, or the barrier of the cluster `CLUSTER`."""
-CLUSTER: Barrier = ("cluster", 0, 0)
+making ("made", byte, n), over when it is made, or that of a cluster, `cluster_barrier`."""
+
+
+def cluster_barrier(number: int) -> Barrier:
+    """The barrier of a cluster, by its number in the row."""
+    return "cluster", number, 0
 
 
 KIND_OF: tuple[int, ...] = tuple(KINDS.index(way.kind) for way in ENGINES if way.kind is not None)

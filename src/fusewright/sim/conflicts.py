@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fusewright.kir import ir
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.sim.report import AccessSite, Findings, statement_text
@@ -287,6 +288,8 @@ def _edges(
     if model.write_write:
         neighbours = neighbours[~same_event]
         pairs.append((neighbours, neighbours + 1))
+    combining = _combining(trace)[event]
+    pairs += _combined(combining, writes, place) if combining.any() else []
     generic = ~_is_async(trace)[event]
     if not generic.all():
         late = np.flatnonzero(writes & ~generic)
@@ -297,6 +300,7 @@ def _edges(
     second = np.concatenate([p[1] for p in pairs])
     same = thread[first] == thread[second]
     keep = (place[first] == place[second]) & ~(same & generic[first] & generic[second])
+    keep &= (combining[first] != combining[second]) | (combining[first] == 0)
     if touches.space == REGISTERS:  # products that share an accumulator are done in order
         keep &= generic[first] | generic[second]
     first, second, same = first[keep], second[keep], same[keep]
@@ -309,6 +313,45 @@ def _edges(
         nstrands,
     )
     return Edges(touches, first, second, key * 2 + same)
+
+
+def _combining(trace: Trace) -> Array:
+    """By event, for writes by which the copy engine combines what it brings with what is there, a
+    number of the function above 1: those of one function have the same result in any order, but for
+    roundings. 0 for others."""
+    numbers: dict[str, int] = {}
+    found = np.zeros(len(trace.events), np.int64)
+    for k, e in enumerate(trace.events):
+        s = e.statement
+        if isinstance(e, TracedAccess) and e.writes and isinstance(s, ir.BulkReduce | ir.BoxReduce):
+            found[k] = numbers.setdefault(s.fn, 2 + len(numbers))
+    return found
+
+
+def _combined(combining: Array, writes: Array, place: Array) -> list[tuple[Array, Array]]:
+    """The pairs of combinations with what comes before and behind them, and with the write before
+    that, which reads in between do not hand on to the async proxy."""
+    last = np.where(writes & (combining == 0), np.arange(len(place)), -1)
+    plain = np.maximum.accumulate(last)
+    late = np.flatnonzero((combining > 0) & (plain >= 0))
+    return [_of_runs(np.where(combining, combining, writes), place), (plain[late], late)]
+
+
+def _of_runs(kind: Array, place: Array) -> tuple[Array, Array]:
+    """Pairs of each touch with all of the run before, where one of both runs is of combinations.
+    A run has touches of a cell of one kind, reads (0) or combinations (above 1); a write (1) is a
+    run of its own."""
+    begins = np.ones(len(kind), bool)
+    begins[1:] = (kind[1:] != kind[:-1]) | (place[1:] != place[:-1]) | (kind[1:] == 1)
+    run, starts = np.cumsum(begins) - 1, np.flatnonzero(begins)
+    sizes = np.diff(np.append(starts, len(kind)))
+    second = np.flatnonzero(run > 0)
+    before = run[second] - 1
+    keep = (kind[second] > 1) | (kind[starts[before]] > 1)
+    second, before = second[keep], before[keep]
+    counts = sizes[before]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(starts[before], counts) + within, np.repeat(second, counts)
 
 
 def _report_twice(
@@ -358,14 +401,14 @@ def site_of(trace: Trace, touches: Touches, at: int, blocks: Array) -> AccessSit
 def check_initialised(trace: Trace, rows: Array, model: Model, findings: Findings) -> None:
     """Report reads of shared bytes that no thread wrote since they were allocated."""
     shared_nbytes = trace.shared_nbytes
-    written = np.zeros((len(rows), trace.cluster, shared_nbytes), bool)
+    written = np.zeros((len(rows), trace.row_blocks, shared_nbytes), bool)
     flat = written.reshape(-1)
     words = {n: flat.view(f"u{n}") for n in (1, 2, 4, 8)}
-    stride = np.arange(len(rows))[:, None] * (trace.cluster * shared_nbytes)
+    stride = np.arange(len(rows))[:, None] * (trace.row_blocks * shared_nbytes)
     n, t = trace.nblocks, trace.nthreads
     for e in trace.events:
         if isinstance(e, Undefine) and model.alloc_forgets:
-            mine = rows_of(e.mask, rows, t, n).reshape(-1, trace.cluster, trace.block_nthreads)
+            mine = rows_of(e.mask, rows, t, n).reshape(-1, trace.row_blocks, trace.block_nthreads)
             here = np.broadcast_to(mine.any(axis=2), written.shape[:2])
             written[here, e.first : e.first + e.nbytes] = False
         elif isinstance(e, TracedAccess) and e.space == 0:

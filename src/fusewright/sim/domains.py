@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fusewright.core.expr import Var, variables
-from fusewright.errors import UnsupportedError
 from fusewright.kir import ir
 from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 from fusewright.kir.traverse import walk_statements
@@ -18,20 +17,14 @@ def domains_of(
     kernel: ir.Kernel, extents: Sequence[int], symbols: Mapping[Var, int]
 ) -> Array | None:
     """The linear numbers of the blocks, a row for each domain; None for a kernel without
-    semaphores. Blocks whose semaphores depend on more than their place in the grid are one domain.
-
-    Raises UnsupportedError for clusters, whose blocks run side by side already.
-    """
+    semaphores. Blocks whose semaphores depend on more than their place in the grid are one domain,
+    and the blocks of a cluster are in one, side by side."""
     used = [s for s in walk_statements(kernel) if isinstance(s, SEMAPHORE_STATEMENTS)]
     if not used:
         return None
-    if kernel.cluster:
-        raise UnsupportedError(
-            f"kernel {kernel.name}: the simulator runs semaphores without clusters only"
-        )
-    nblocks = int(np.prod(extents, dtype=np.int64))
+    nblocks = int(np.prod(extents, dtype=np.int64)) * kernel.cluster_size
     scope, values = _places(kernel, extents, symbols)
-    label = np.arange(nblocks)
+    label = np.arange(nblocks) // kernel.cluster_size
     for s in used:
         if any(v not in scope.slots for v in variables(s.index)):
             return np.arange(nblocks)[None, :]
@@ -51,11 +44,15 @@ def _places(
     for v, size in symbols.items():
         scope.bind(v, UNIFORM)
         values.append(size)
-    block = np.arange(int(np.prod(extents, dtype=np.int64)))
+    size = kernel.cluster_size
+    cluster, rank = np.divmod(np.arange(int(np.prod(extents, dtype=np.int64)) * size), size)
+    for d in kernel.cluster:
+        scope.bind(d.var, PER_BLOCK)
+        values.append(rank)
     stride = 1
     for d, extent in zip(kernel.grid, extents, strict=True):
         scope.bind(d.var, PER_BLOCK)
-        values.append(block // stride % extent)
+        values.append(cluster // stride % extent)
         stride *= extent
     return scope, values
 

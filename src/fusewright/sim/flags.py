@@ -24,10 +24,12 @@ class Flag:
 
 @dataclass(slots=True)
 class Flags:
-    """The semaphores of the blocks of a domain, by number; `blocks` is the block of each strand."""
+    """The semaphores of the blocks of a domain, by number; `blocks` is the block of each strand,
+    `cluster` of which start together."""
 
     clocks: Clocks
     blocks: Array
+    cluster: int = 1
     cells: dict[int, Flag] = field(default_factory=dict[int, Flag])
 
     def acquire(self, strand: int, cell: int, s: ir.SemaphoreAcquire) -> list[Fault]:
@@ -35,7 +37,8 @@ class Flags:
         flag, model = self._cell(cell), self.clocks.model
         if flag.row is not None and model.semaphores_acquire and self._is_far(s.scope):
             self.clocks.acquire(strand, flag.row)
-        if flag.block <= self.blocks[strand] or not model.blocks_wait_for_earlier_ones:
+        is_early = flag.block // self.cluster <= self.blocks[strand] // self.cluster
+        if is_early or not model.blocks_wait_for_earlier_ones:
             return []
         return [
             Fault(

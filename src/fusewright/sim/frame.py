@@ -181,9 +181,11 @@ class Frame:
         return self.trace.nthreads
 
     @property
-    def whole(self) -> str:
-        """What a row is, all of whose threads may have to meet."""
-        return "cluster" if self.trace.cluster > 1 else "block"
+    def first_of_cluster(self) -> Array:
+        """By thread, the number in its row of the first block of its cluster."""
+        assert self.run.ranks is not None
+        first: Array = self.run.ranks // self.trace.cluster * self.trace.cluster
+        return first
 
     def record(self, event: Event) -> int:
         """Append an event to the trace; its number."""
@@ -226,12 +228,12 @@ class Frame:
 
     def diverged(self, statement: ir.Statement, group: int | None) -> None:
         """Report a collective statement that a part of a group of threads of a block does not
-        reach, None for the threads of all blocks that run in step."""
+        reach, None for the threads of all blocks of a cluster."""
         if self.mask is None:
             return
         full = np.broadcast_to(self.mask, (self.mask.shape[0], self.nthreads))
         size = self.trace.block_nthreads
-        whole = size if group is not None else self.nthreads
+        whole = size if group is not None else size * self.trace.cluster
         group = min(group or whole, whole)
         if self.nthreads % group == 0 and whole % group == 0:
             among = full.reshape(len(full), -1, group).sum(axis=2)
@@ -244,7 +246,7 @@ class Frame:
             if split.any():
                 row = int(np.argmax(split))
                 block, missing = self.trace.block_of(row, start + int(np.argmin(part[row])))
-                who = "warp" if group < size else "block" if group < self.nthreads else self.whole
+                who = "warp" if group < size else "block" if group == size else "cluster"
                 self.run.execution.findings.add(
                     "divergence",
                     f"only {int(part[row].sum())} of {part.shape[1]} threads of a {who} reach "
@@ -256,14 +258,14 @@ class Frame:
 
     def check_uniform_extent(self, s: ir.For, extent: Array) -> None:
         """Report a trip count that differs between active threads of a block."""
-        rows = (self.nblocks * self.trace.cluster, self.trace.block_nthreads)
+        rows = (self.nblocks * self.trace.row_blocks, self.trace.block_nthreads)
         full = np.broadcast_to(extent, (self.nblocks, self.nthreads)).reshape(rows)
         where = self.active(self.mask).reshape(rows)
         low = full.min(axis=1, where=where, initial=np.iinfo(np.int64).max)
         high = full.max(axis=1, where=where, initial=np.iinfo(np.int64).min)
         if (low < high).any():
             row = int(np.argmax(low < high))
-            first, rank = divmod(row, self.trace.cluster)
+            first, rank = divmod(row, self.trace.row_blocks)
             self.run.execution.findings.add(
                 "rule",
                 f"the trip count of `{statement_text(s)}` differs between threads of block "

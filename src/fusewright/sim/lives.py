@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fusewright.sim.clocks import CLUSTER, Barrier, Clocks, History
+from fusewright.sim.clocks import Barrier, Clocks, History, cluster_barrier
 from fusewright.sim.compute import Array
 from fusewright.sim.model import Model
 from fusewright.sim.phases import Fault
@@ -43,9 +43,9 @@ def remote_writes(
             continue
         rank, mask = rows_of(e.rank, rows, t, n), rows_of(e.mask, rows, t, n)
         shape = np.broadcast_shapes(rank.shape, mask.shape)
-        code = np.broadcast_to(strands * trace.cluster + rank, shape)
+        code = np.broadcast_to(strands * trace.row_blocks + rank, shape)
         for pair in np.unique(code[np.broadcast_to(mask, shape)]).tolist():
-            strand, block = divmod(pair, trace.cluster)
+            strand, block = divmod(pair, trace.row_blocks)
             if blocks[strand] != block:
                 yield RemoteWrite(i, strand, block)
 
@@ -70,7 +70,7 @@ class Lives:
         strands = np.array([w.strand for w in reached])
         states = self.history.at(strands, np.array([w.event for w in reached]))
         nothing = np.zeros(len(reached), bool)
-        unbegun = ~self._have_begun(states) if model.blocks_begin_before_use else nothing
+        unbegun = ~self._have_begun(strands, states) if model.blocks_begin_before_use else nothing
         ended = ~self._last(reached, strands, states) if model.blocks_outlive_use else nothing
         found: list[Fault] = []
         for k in np.flatnonzero(unbegun | ended).tolist():
@@ -80,12 +80,15 @@ class Lives:
                 found.append(self._fault(reached[k], "has exited; let the blocks meet after it"))
         return found
 
-    def _have_begun(self, states: Array) -> Array:
-        """Which writers know that all threads of the cluster have met."""
-        if CLUSTER not in self.clocks.columns.barriers:
-            return np.zeros(len(states), bool)
-        state, column = self.history.state, self.clocks.columns.barrier(CLUSTER)
-        met: Array = state.known[state.learned[states], column] > 0
+    def _have_begun(self, strands: Array, states: Array) -> Array:
+        """Which writers know that all threads of their cluster have met."""
+        state, columns = self.history.state, self.clocks.columns
+        met = np.zeros(len(states), bool)
+        clusters = self.blocks[strands] // self.trace.cluster
+        for k in np.unique(clusters).tolist():
+            if cluster_barrier(k) in columns.barriers:
+                mine, column = clusters == k, columns.barrier(cluster_barrier(k))
+                met[mine] = state.known[state.learned[states[mine]], column] > 0
         return met
 
     def _last(self, writes: Sequence[RemoteWrite], strands: Array, states: Array) -> Array:

@@ -91,13 +91,14 @@ class Machine:
         self.grid = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.grid]
         self.block = [_constant(d.extent, symbols, f"{d.var}") for d in kernel.block]
         self.domains = domains_of(kernel, self.grid, symbols)
-        self.cluster = kernel.cluster_size if self.domains is None else self.domains.shape[1]
-        nthreads = int(np.prod(self.block)) * self.cluster
-        shared = SharedMemory(kernel, symbols, self.cluster)
+        self.cluster = kernel.cluster_size
+        self.row_blocks = self.cluster if self.domains is None else self.domains.shape[1]
+        nthreads = int(np.prod(self.block)) * self.row_blocks
+        shared = SharedMemory(kernel, symbols, self.row_blocks)
         memory = GlobalMemory(kernel, arrays, symbols, outputs)
         self.locals = locals_of(kernel, symbols)
         self.execution = Execution(
-            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads, self.cluster,
+            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads, self.row_blocks,
             model, TrackedRegisters(kernel, self.locals),
         )  # fmt: skip
         self.seed = seed
@@ -138,9 +139,10 @@ class Machine:
 
     def _ranks(self) -> Array | None:
         """The number in its row of each thread's block; None where a row is one block."""
-        if self.cluster == 1:
+        if self.row_blocks == 1:
             return None
-        return (np.arange(self.execution.nthreads) * self.cluster // self.execution.nthreads)[None]
+        nthreads = self.execution.nthreads
+        return (np.arange(nthreads) * self.row_blocks // nthreads)[None]
 
     def _bind_dimensions(self, kernel: ir.Kernel) -> None:
         """A dimension of extent 1 is the constant 0; block numbers are set batch by batch."""
@@ -159,7 +161,7 @@ class Machine:
             self._bind(d.var, PER_THREAD if extent > 1 else UNIFORM, value)
             stride *= extent
         for d in kernel.cluster:
-            self._bind(d.var, PER_THREAD, thread // stride)
+            self._bind(d.var, PER_THREAD, thread // stride % self.cluster)
 
     @property
     def nrows(self) -> int:
@@ -187,7 +189,7 @@ class Machine:
         if blocked is not None:
             trace.is_cut = True
             report_deadlock(blocked, self.execution.findings, trace)
-        self.execution.counters.add("blocks", len(rows) * self.cluster)
+        self.execution.counters.add("blocks", len(rows) * self.row_blocks)
         self.execution.counters.add("threads", len(rows) * self.execution.nthreads)
         return trace
 
@@ -200,13 +202,16 @@ class Machine:
             blocks = (rows * self.cluster)[:, None] + np.arange(self.cluster)
         for slot, stride, extent in self.grid_slots:
             if self.domains is not None:
-                coordinate = blocks[0] // stride % extent
-                values[slot] = np.repeat(coordinate, self.execution.nthreads // self.cluster)[None]
+                coordinate = blocks[0] // self.cluster // stride % extent
+                each = self.execution.nthreads // self.row_blocks
+                values[slot] = np.repeat(coordinate, each)[None]
                 continue
             coordinate = rows // stride % extent
             values[slot] = coordinate[:, None] if len(rows) > 1 else int(coordinate[0])
         shared = self.execution.shared
-        trace = Trace(rows, blocks, self.execution.nthreads, self.cluster, shared.nbytes)
+        trace = Trace(
+            rows, blocks, self.execution.nthreads, self.row_blocks, self.cluster, shared.nbytes
+        )
         trace.is_domain = self.domains is not None
         pool = shared.pool(len(rows))
         return Frame(
@@ -216,13 +221,16 @@ class Machine:
             trace=trace,
             base=np.arange(len(rows))[:, None] if len(rows) > 1 else 0,
             pool=pool,
-            syncs=SyncState(len(rows), self.cluster, Mbarriers(len(pool.flat) // MBARRIER_NBYTES)),
+            syncs=SyncState(
+                len(rows), self.row_blocks, Mbarriers(len(pool.flat) // MBARRIER_NBYTES)
+            ),
         )
 
     def _in_turns(self, frame: Frame) -> Wait:
-        """The blocks of a domain, each with registers and named barriers of its own, in an order
-        that the seed draws."""
-        rank = np.arange(frame.nthreads)[None, :] // frame.trace.block_nthreads
+        """The blocks of a domain, or its clusters, each with registers and named barriers of its
+        own, in an order that the seed draws."""
+        nthreads = frame.trace.block_nthreads * self.cluster
+        rank = np.arange(frame.nthreads)[None, :] // nthreads
         draw = np.random.default_rng(self.seed) if self.seed else None
         runs = [
             _all(
@@ -231,15 +239,26 @@ class Machine:
                     frame,
                     values=list(frame.values),
                     registers=Registers(self.locals),
-                    syncs=SyncState(1, self.cluster, frame.syncs.mbarriers),
+                    syncs=SyncState(1, self.row_blocks, frame.syncs.mbarriers),
                     mask=rank == k,
                     own=[],
                     touched={},
                 ),
             )
-            for k in range(self.cluster)
+            for k in range(self.row_blocks // self.cluster)
         ]
         return take_turns(runs, frame.trace, draw)
+
+    def check_zeros(self) -> None:
+        """Reports sums that the next launch would not find at zero."""
+        for b in self.execution.kernel.zeroed:
+            left = np.flatnonzero(self.execution.memory.arrays[b])
+            if len(left):
+                self.execution.findings.add(
+                    "rule",
+                    f"{b}[{left[0]}] is not zero when the kernel ends; the next launch adds to it",
+                    count=len(left),
+                )
 
     def batches(self, blocks: Array) -> list[Array]:
         """The blocks in pieces whose register arrays fit the cache."""
@@ -460,6 +479,7 @@ def analyse(
         trace = machine.batch(piece)
         if detector is not None:
             detector.observe(trace)
+    machine.check_zeros()
     return Analysed(machine.execution, detector, seed)
 
 

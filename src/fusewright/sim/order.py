@@ -14,12 +14,12 @@ import numpy as np
 
 from fusewright.kir import ir
 from fusewright.sim.clocks import (
-    CLUSTER,
     KINDS,
     Barrier,
     Clocks,
     History,
     Teams,
+    cluster_barrier,
     engines_of,
 )
 from fusewright.sim.compute import Array
@@ -78,7 +78,7 @@ class _Replay:
     ends: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.flags = Flags(self.clocks, self.group.blocks)
+        self.flags = Flags(self.clocks, self.group.blocks, self.group.trace.cluster)
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -290,9 +290,10 @@ class _Replay:
 
     def _take_turn(self, step: Step, s: ir.SemaphoreAcquire) -> bool:
         """Wait for a value."""
-        for strand, cell, value in self._cells(step):
-            if not self.flags.is_at_least(cell, value):
-                return False
+        waits = list(self._cells(step))
+        if not all(self.flags.is_at_least(cell, value) for _, cell, value in waits):
+            return False
+        for strand, cell, _ in waits:
             self.faults += self.flags.acquire(strand, cell, s)
         self.clocks.note(step.strands, step.place)
         return True
@@ -377,24 +378,28 @@ class _Replay:
         return True
 
     def _arrive_cluster(self, step: Step, s: ir.ClusterArrive) -> None:
-        b = self._barrier(CLUSTER, self.group.trace.nthreads)
         for strand, lanes in zip(step.strands.tolist(), step.point.lanes[step.mine], strict=True):
-            self._enter(b, strand, int(lanes), 0, s)
+            self._enter(self._cluster_barrier(strand), strand, int(lanes), 0, s)
             self.arrivals[strand] = self.arrivals.get(strand, 0) + 1
+
+    def _cluster_barrier(self, strand: int) -> Phases:
+        """The barrier of the cluster that a strand is in."""
+        trace = self.group.trace
+        number = int(self.group.blocks[strand]) // trace.cluster
+        return self._barrier(cluster_barrier(number), trace.block_nthreads * trace.cluster)
 
     def _wait_cluster(self, step: Step) -> bool:
         """Wait for the phase that each strand arrived in last."""
-        b = self._barrier(CLUSTER, self.group.trace.nthreads)
-        column = self.clocks.columns.barrier(CLUSTER)
-        strands = step.strands.tolist()
-        phases = [self.arrivals.get(strand, 0) for strand in strands]
-        known = self.clocks.met[step.strands, column].tolist()
-        if any(n <= k or b.complete < n for n, k in zip(phases, known, strict=True)):
+        waits = [
+            (strand, self._cluster_barrier(strand), self.arrivals.get(strand, 0))
+            for strand in step.strands.tolist()
+        ]
+        if any(n <= self.clocks.met[s, b.column] or b.complete < n for s, b, n in waits):
             return False
-        for strand, n in zip(strands, phases, strict=True):
+        for strand, b, n in waits:
             if self.model.cluster_barrier_orders:
                 self.clocks.acquire(strand, b.past[n - 1].row)
-            self.clocks.learn_phase(strand, column, n)
+            self.clocks.learn_phase(strand, b.column, n)
         self.clocks.note(step.strands, step.place)
         return True
 

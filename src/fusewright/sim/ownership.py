@@ -175,12 +175,29 @@ class Ownership:
             return False
         mine, theirs = t.mine[where], other[where]
         foreign = self._block_of(theirs) != (mine - 1) // self.nthreads
+        commute = self._commute(t, t.cells[where], by)
+        met = not bool(foreign.all())
+        foreign &= ~commute
         if foreign.any() and self.model.blocks_are_unordered:
             i = int(np.argmax(foreign))
             cell = int(t.cells[where][i])
             statement = t.access.statement if by is None else by.at(cell)
             self._report(t, cell, int(mine[i]), int(theirs[i]), statement, int(foreign.sum()))
-        return not bool(foreign.all())
+        return met
+
+    def _commute(self, t: _Touch, cells: Array, by: Statements | None) -> Array:
+        """At which cells this access and the one before combine by the copy engine, in one way."""
+        mine = t.access.statement
+        if not isinstance(mine, ir.BulkReduce | ir.BoxReduce):
+            return np.zeros(len(cells), bool)
+        if by is None:
+            return np.ones(len(cells), bool)
+        alike = [
+            isinstance(s, ir.BulkReduce | ir.BoxReduce) and s.fn == mine.fn for s in by.numbers
+        ]
+        if not len(by.latest):
+            return np.full(len(cells), alike[0])
+        return np.array(alike)[by.latest[cells]]
 
     def _report(
         self, t: _Touch, cell: int, mine: int, theirs: int, earlier: ir.Statement, count: int

@@ -364,7 +364,7 @@ def _set_max_registers(s: ir.SetMaxRegisters, run: Run) -> Blocking:
 
     def wait(f: Frame) -> Wait:
         f.diverged(s, WARPGROUP_SIZE)
-        blocks = f.active(f.mask).reshape(f.nblocks, f.trace.cluster, -1)
+        blocks = f.active(f.mask).reshape(f.nblocks, f.trace.row_blocks, -1)
         mine = blocks[:, :, ::WARPGROUP_SIZE]
         held = f.syncs.registers
         if held is None:

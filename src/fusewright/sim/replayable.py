@@ -12,7 +12,7 @@ import numpy as np
 
 from fusewright.kir import ir
 from fusewright.kir.traits import Team
-from fusewright.sim.clocks import CLUSTER, Barrier, Columns, Teams, engines_of
+from fusewright.sim.clocks import Barrier, Columns, Teams, cluster_barrier, engines_of
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import agents_of
@@ -137,7 +137,7 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
         Columns.of(
             nstrands,
             tuple(sorted(k for kind in kinds for k in engines_of(kind))),
-            _barriers(points, blocks, in_cluster=trace.is_cluster),
+            _barriers(points, blocks, trace.cluster),
         ),
         any(u.in_async_proxy for s in statements for u in s.memory_uses()),
     )
@@ -191,15 +191,16 @@ def _places(p: SyncPoint, mine: Array) -> tuple[AtBarrier, ...]:
     )
 
 
-def _barriers(points: Sequence[SyncPoint], blocks: Array, *, in_cluster: bool) -> list[Barrier]:
+def _barriers(points: Sequence[SyncPoint], blocks: Array, cluster: int) -> list[Barrier]:
     """Each named barrier of each block and each life of an mbarrier, in a cluster also its making,
-    and the barrier of the cluster."""
+    and the barriers of clusters of so many blocks."""
     found: dict[Barrier, None] = {}
     lives: dict[int, int] = {}
     for p in points:
         match p.statement:
             case ir.ClusterArrive() | ir.ClusterWait():
-                found[CLUSTER] = None
+                for k in np.unique(blocks[p.strands] // cluster).tolist():
+                    found[cluster_barrier(k)] = None
             case ir.NamedSync() | ir.BarrierArrive():
                 for block in np.unique(blocks[p.strands]).tolist():
                     found["named", p.statement.barrier, block] = None
@@ -208,7 +209,7 @@ def _barriers(points: Sequence[SyncPoint], blocks: Array, *, in_cluster: bool) -
                     life = lives.get(byte, 0)
                     lives[byte] = life + 1
                     found["mbarrier", byte, life] = None
-                    if in_cluster:
+                    if cluster > 1:
                         found["made", byte, life] = None
             case _:
                 pass

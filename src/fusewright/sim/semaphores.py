@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,26 +26,37 @@ class _Cell:
         self.place = run.execution.memory.places[s.semaphore]
         self.index = run.scope.expression(s.index)
 
-    def find(self, f: Frame, mask: Mask) -> tuple[int, int] | None:
-        """The element, and its number among the semaphores of the blocks that run together; None,
-        with a finding, for one that is outside."""
-        at = _of_issuer(self.index, f, mask)
-        if not 0 <= at < len(self.array):
+    def find(self, f: Frame, mask: Mask) -> tuple[Array, Array] | None:
+        """The element of each thread of a mask, one in each block of a cluster, and for all threads
+        its number among the semaphores of the blocks that run together; None, with a finding, for
+        one that is outside."""
+        at = _of_issuers(self.index, f, mask)
+        outside = at[(at < 0) | (at >= len(self.array))]
+        if len(outside):
             f.run.execution.findings.add(
                 "range",
-                f"{self.statement.semaphore}[{at}] is outside its {len(self.array)} elements in "
-                f"`{statement_text(self.statement)}`",
+                f"{self.statement.semaphore}[{outside[0]}] is outside its {len(self.array)} "
+                f"elements in `{statement_text(self.statement)}`",
                 statement=self.statement,
             )
             return None
-        key = self.place.space, self.place.offset + at * self.array.itemsize
-        return at, f.trace.semaphores.setdefault(key, len(f.trace.semaphores))
+        known = f.trace.semaphores
+        keys = ((self.place.space, self.place.offset + n * self.array.itemsize) for n in at)
+        return at, _of_threads([known.setdefault(k, len(known)) for k in keys], f, mask)
 
 
-def _of_issuer(expression: ExprFn, f: Frame, mask: Mask) -> int:
-    """The value of an expression in the one thread of a mask."""
+def _of_issuers(expression: ExprFn, f: Frame, mask: Mask) -> Array:
+    """The values of an expression in the threads of a mask."""
     chosen = f.active(mask)
-    return int(np.broadcast_to(np.asarray(expression(f.values)), chosen.shape)[chosen][0])
+    return np.broadcast_to(np.asarray(expression(f.values)), chosen.shape)[chosen]
+
+
+def _of_threads(values: Sequence[int] | Array, f: Frame, mask: Mask) -> Array:
+    """The values of the threads of a mask among those of all threads."""
+    chosen = f.active(mask)
+    found = np.zeros(chosen.shape, np.int64)
+    found[chosen] = values
+    return found
 
 
 def _acquire(s: ir.SemaphoreAcquire, run: Run) -> Blocking:
@@ -56,10 +67,10 @@ def _acquire(s: ir.SemaphoreAcquire, run: Run) -> Blocking:
         found = cell.find(f, mask) if some else None
         if found is None:
             return
-        wanted = _of_issuer(value, f, mask)
-        while int(cell.array[found[0]]) < wanted:
+        wanted = _of_issuers(value, f, mask)
+        while (cell.array[found[0]] < wanted).any():
             yield (s,)
-        f.record(SyncEvent(s, mask, found[1], wanted))
+        f.record(SyncEvent(s, mask, found[1], _of_threads(wanted, f, mask)))
 
     return Blocking(wait)
 
@@ -71,9 +82,9 @@ def _release(s: ir.SemaphoreRelease, run: Run) -> Step:
         mask, some = issued_by(f, s.issuer)
         found = cell.find(f, mask) if some else None
         if found is not None:
-            new = _of_issuer(value, f, mask)
+            new = _of_issuers(value, f, mask)
             cell.array[found[0]] = new
-            f.record(SyncEvent(s, mask, found[1], new))
+            f.record(SyncEvent(s, mask, found[1], _of_threads(new, f, mask)))
 
     return step
 
@@ -85,9 +96,10 @@ def _count(s: ir.SemaphoreArrive | ir.SemaphoreLeave, run: Run) -> Step:
         mask, some = issued_by(f, s.issuer)
         found = cell.find(f, mask) if some else None
         if found is not None:
-            wraps = _of_issuer(period, f, mask)
-            cell.array[found[0]] = (int(cell.array[found[0]]) + 1) % wraps
-            f.record(SyncEvent(s, mask, found[1], wraps))
+            wraps = _of_issuers(period, f, mask)
+            for at, n in zip(found[0].tolist(), wraps.tolist(), strict=True):
+                cell.array[at] = (int(cell.array[at]) + 1) % n
+            f.record(SyncEvent(s, mask, found[1], _of_threads(wraps, f, mask)))
 
     return step
 

@@ -94,14 +94,16 @@ Event = TracedAccess | Undefine | SyncEvent
 
 @dataclass(slots=True)
 class Trace:
-    """The events of one batch. A row is one block, or the `cluster` blocks of one cluster or of one
-    domain, which wait for each other; their threads are numbered, and their `shared_nbytes` bytes
-    of shared memory each lie, one block after the other. `rows` are the numbers of the rows,
-    `blocks` the linear numbers of the blocks of each, `nthreads` counts the threads of a row."""
+    """The events of one batch. A row is one block, or the `row_blocks` blocks of one cluster or of
+    one domain, which wait for each other; their threads are numbered, and their `shared_nbytes`
+    bytes of shared memory each lie, one block after the other. `rows` are the numbers of the rows,
+    `blocks` the linear numbers of the blocks of each, `nthreads` counts the threads of a row.
+    Neighbours in a row, `cluster` of them, reach each other's shared memory."""
 
     rows: Array
     blocks: Array
     nthreads: int
+    row_blocks: int = 1
     cluster: int = 1
     shared_nbytes: int = 0
     events: list[Event] = field(default_factory=list["Event"])
@@ -120,13 +122,13 @@ class Trace:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether the blocks of a row reach each other's shared memory."""
-        return self.cluster > 1 and not self.is_domain
+        """Whether blocks reach each other's shared memory."""
+        return self.cluster > 1
 
     @property
     def block_nthreads(self) -> int:
         """Threads of one block."""
-        return self.nthreads // self.cluster
+        return self.nthreads // self.row_blocks
 
     def block_of(self, row: int, thread: int) -> tuple[int, int]:
         """The block of a thread of a row, and its number in the block."""

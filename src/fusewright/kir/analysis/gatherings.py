@@ -2,7 +2,8 @@
 a buffer, and reads those of all once they are there.
 
 Blocks wait here for later ones too. That ends when all blocks of a group run at once: they are
-neighbours in the grid, which starts blocks in order, and no more than there are multiprocessors.
+neighbours in the grid, which starts blocks in order, and no more than there are multiprocessors. Of
+clusters the blocks of each rank are a group, and as many clusters as surely run at once.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.core.expr import ONE, constant_value, variables
-from fusewright.kir.analysis.accesses import Access
+from fusewright.kir.analysis.accesses import Access, Moment, accesses
+from fusewright.kir.analysis.shares import share_of
 from fusewright.kir.analysis.sites import StatementSite, sites
 from fusewright.kir.analysis.turns import group_faults, is_within, number_of, product_of
 from fusewright.kir.ir import (
+    BulkReduce,
     Dim,
     Kernel,
     SemaphoreAcquire,
@@ -23,6 +26,7 @@ from fusewright.kir.ir import (
     Statement,
     Visibility,
 )
+from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 from fusewright.target import Target
 
 
@@ -44,12 +48,38 @@ class Gathered:
         body, path = self.arrive.path[:-1], access.site.path
         if path[: len(body)] != body:
             return False
+        if self.is_summed:
+            return self._holds_sum(access, kernel)
         if access.writes:
             is_in_time = path[len(body)] < self.arrive.path[-1]
             return is_in_time and is_within(access, self.part.first, self.part.size, kernel)
         is_in_time = path[len(body)] > self.acquire.path[-1]
         first, size = self.all_parts.first, self.all_parts.size
         return is_in_time and is_within(access, first, size, kernel)
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether all blocks add to one part, in any order."""
+        return self.part.size == self.all_parts.size and self.part.first == self.all_parts.first
+
+    def _holds_sum(self, access: Access, kernel: Kernel) -> bool:
+        """Whether an access adds to the part before the arrival, or keeps behind the wait to a
+        share of it that no other block touches."""
+        if not is_within(access, self.part.first, self.part.size, kernel):
+            return False
+        if access.site.path[len(self.arrive.path) - 1] < self.arrive.path[-1]:
+            statement = access.site.statement
+            return isinstance(statement, BulkReduce) and statement.fn == "add"
+        kept = set(variables(self.part.index))
+        order = [d for d in kernel.grid if d.extent != ONE and d.var not in kept]
+        shares = {
+            share_of(a, self.part.first, self.part.size, order, kernel)
+            for a in accesses(kernel)
+            if a.buffer is self.part.guarded
+            and a.moment is not Moment.DONE
+            and not isinstance(a.site.statement, (BulkReduce, *SEMAPHORE_STATEMENTS))
+        }
+        return len(shares) == 1 and None not in shares
 
 
 def gatherings_of(kernel: Kernel) -> tuple[Gathered, ...]:
@@ -77,11 +107,13 @@ def gathering_problems(kernel: Kernel, target: Target | None) -> Iterator[tuple[
         left.add(found.leave)
         yield from ((site.statement, fault) for fault in _faults(found, kernel))
         count = constant_value(found.all_parts.value)
-        if target is not None and count is not None and count > target.multiprocessors:
+        most = None if target is None else target.clusters_at_once(kernel.cluster_size)
+        if most is not None and count is not None and count > most:
+            who = f"clusters of {kernel.cluster_size} blocks" if kernel.cluster else "blocks"
             yield (
                 site.statement,
-                f"{count} blocks wait for each other, and {target} is sure to run "
-                f"{target.multiprocessors} at once; let fewer of them gather, or take turns",
+                f"{count} {who} wait for each other, and {target} is sure to run {most} at once; "
+                "let fewer of them gather, or take turns",
             )
     for site in places:
         if isinstance(site.statement, SemaphoreLeave) and site.statement not in left:
@@ -117,6 +149,7 @@ def _faults(g: Gathered, kernel: Kernel) -> Iterator[str]:
     moving = [d for d in kernel.grid if d.extent != ONE]
     kept = [d for d in moving if d.var in variables(part.index)]
     order = [d for d in moving if d not in kept]
+    kept += kernel.cluster
     count = product_of(d.extent for d in order)
     if constant_value(count) is None or parts.value != count:
         yield f"it waits for {parts.value} of the {count} blocks of a group; wait for all of them"
@@ -139,7 +172,12 @@ def _part_faults(
 ) -> Iterator[str]:
     """Why parts are not side by side."""
     part, parts = g.part, g.all_parts
-    if part.first != parts.first + number_of(order) * part.size:
+    if g.is_summed:
+        if part.guarded not in kernel.zeroed:
+            yield f"blocks add to {part.guarded} in any order, which does not begin at zero"
+    elif part.guarded in kernel.zeroed:
+        yield f"{part.guarded} begins at zero for sums, and has parts of several blocks"
+    elif part.first != parts.first + number_of(order) * part.size:
         yield f"its part begins at {part.first}, not behind those of the blocks before it"
     if parts.first != parts.index * parts.size:
         yield (

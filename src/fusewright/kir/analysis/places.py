@@ -17,9 +17,9 @@ def is_conditional(a: Access) -> bool:
 
 def are_of_different_blocks(a: Access, b: Access, kernel: Kernel) -> bool:
     """Whether one access asks for a place in the grid that the other one excludes: what the first
-    block of a group does and what the last one does. Blocks of a cluster share memory, so that
-    there this says nothing."""
-    if kernel.cluster or not (is_conditional(a) and is_conditional(b)):
+    block of a group does and what the last one does. Blocks of a cluster, which share memory, have
+    one place in the grid."""
+    if not (is_conditional(a) and is_conditional(b)):
         return False
     asked = {c: None for x in (a, b) for c in _conditions(x) if asks_for_place(c, kernel)}
     return any(negate(c) in asked for c in asked)

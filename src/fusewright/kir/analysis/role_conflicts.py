@@ -51,14 +51,22 @@ def unguarded(kernel: Kernel) -> tuple[RoleConflict, ...]:
 
 def handing_roles(kernel: Kernel) -> frozenset[Path]:
     """The roles among whose threads a barrier may be part of how they hand on to others: they touch
-    themselves what other roles touch too, or all of them wait where one arrives for them."""
+    themselves what other roles touch too, or all of them wait, and one arrives for them, where
+    other roles come, too. What one brings to its own role hands nothing on to others."""
     places = [s for s in sites(kernel) if s.role is not None and not s.statement.is_private]
     if not places:
         return frozenset()
+    came: dict[Barrier, set[Path]] = {}
+    for s in places:
+        barrier = s.statement.arrives_at() or s.statement.waits_at()
+        if barrier is not None:
+            came.setdefault(barrier, set()).add(_role(s))
     alone = {
         _role(s)
         for s in places
-        if s.statement.arrives_at() is not None and s.statement.issuing_thread() is not None
+        if (barrier := s.statement.arrives_at()) is not None
+        and s.statement.issuing_thread() is not None
+        and len(came[barrier]) > 1
     }
     together = {
         _role(s)

@@ -63,15 +63,21 @@ class Turn:
         return is_within(access, self.taken.first, self.taken.size, kernel)
 
 
+def in_role(e: Expr, access: Access, kernel: Kernel) -> Expr:
+    """An expression in the threads that make an access: those of its role, which are numbered along
+    the first dimension of the block."""
+    role = access.site.role
+    if role is None:
+        return e
+    x = kernel.block[0].var
+    low, high = (n * WARP_SIZE for n in (role.node.first, role.node.stop))
+    return substitute(e, {x: Var(x.name, low, high - 1)})
+
+
 def is_within(access: Access, first: Expr, size: int, kernel: Kernel) -> bool:
     """Whether an access keeps to `size` elements from `first` on, made by the threads of its
     role."""
-    index, role = access.use.index - first, access.site.role
-    if role is not None:  # whose threads are numbered along the first dimension of the block
-        x = kernel.block[0].var
-        low, high = (n * WARP_SIZE for n in (role.node.first, role.node.stop))
-        index = substitute(index, {x: Var(x.name, low, high - 1)})
-    least, most = index.interval
+    least, most = in_role(access.use.index - first, access, kernel).interval
     last = size - access.use.width
     return least is not None and most is not None and least >= 0 and most <= last
 
@@ -165,7 +171,7 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
         )
     if passed.follows not in (TRUE, less(taken.value + 1, count)):
         yield f"its release says that blocks follow where {passed.follows}, not all but the last"
-    kept = [d for d in moving if d.var not in inside]
+    kept = [d for d in (*moving, *kernel.cluster) if d.var not in inside]
     yield from group_faults(taken, turn.acquire, kernel, kept)
     around = {v for b in turn.acquire.branches for v in variables(b.node.condition)}
     if around & inside:

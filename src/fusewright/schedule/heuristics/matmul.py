@@ -24,12 +24,11 @@ from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused
 from fusewright.schedule.heuristics.common import vectorize_accesses
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
+    IN_TURNS,
     MAX_ACCUMULATORS,
     ProductPlan,
     ProductSizes,
-    in_split_clusters,
     menu_plans,
-    with_splits,
 )
 from fusewright.schedule.heuristics.product_suffix import (
     Suffix,
@@ -42,6 +41,7 @@ from fusewright.schedule.heuristics.product_suffix import (
     tiles_read,
 )
 from fusewright.schedule.heuristics.product_times import (
+    SPLIT_FORMS,
     memory_nbytes,
     ranked_us,
 )
@@ -121,16 +121,9 @@ class MatmulScheduler(ProductScheduler):
             return
         plans = [p for p in self._plans() if self._fits(p) and self._has_room(p)]
         alone = [p for p in plans if p.cluster_size == 1 and not (p.ahead or p.ping_pong)]
-        shared = list(dict.fromkeys(q for p in alone for q in self._with_splits(p)))
         suffix = suffix_of(self.flow, self._product)
-        for p in (*self._ranked(plans, suffix), *self._ranked(shared, suffix)):
-            together = " in a cluster" if p.mode == "cluster" else ""
-            apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
-            apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
-            apart += ", inputs of what follows ahead of it" if p.ahead else ""
-            apart += ", two warpgroups in turn" if p.ping_pong else ""
-            what = f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}"
-            yield Candidate(what, p.params, p)
+        yield from map(_listed, self._ranked(plans, suffix))
+        yield from map(_listed, self._ranked(self._with_splits(alone), suffix))
 
     def _plans(self) -> list[ProductPlan]:
         """Those of the menu; of results of unknown sizes in no order, and in no clusters."""
@@ -165,11 +158,13 @@ class MatmulScheduler(ProductScheduler):
         ]
         return (plan.staged > 0 or not is_shared) and all(moved)
 
-    def _with_splits(self, plan: ProductPlan) -> Iterator[ProductPlan]:
-        """The plan with shared depths, where all sizes are known."""
-        if self._has_known_sizes():
-            yield from with_splits(plan, self._sizes(), self._target)
-            yield from in_split_clusters(plan, self._sizes(), self._target)
+    def _with_splits(self, plans: Sequence[ProductPlan]) -> list[ProductPlan]:
+        """The plans with shared depths, where all sizes are known."""
+        if not self._has_known_sizes():
+            return []
+        sizes, forms = self._sizes(), SPLIT_FORMS.values()
+        found = (q for p in plans for form in forms for q in form(p, sizes, self._target))
+        return list(dict.fromkeys(found))
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
         """Plans in the order of their predicted time, in clusters by a margin later. Of those
@@ -229,6 +224,19 @@ class MatmulScheduler(ProductScheduler):
         return True
 
 
+def _listed(p: ProductPlan) -> Candidate[ProductPlan]:
+    """A plan with what `explain` says of it."""
+    together = " in a cluster" if p.mode == "cluster" else ""
+    together = f" in clusters of {p.first}" if p.first > 1 else together
+    together = f" in turns ({p.mode})" if p.mode in IN_TURNS else together
+    together = " in the order of arrival" if p.mode == "arrival" else together
+    apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
+    apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
+    apart += ", inputs of what follows ahead of it" if p.ahead else ""
+    apart += ", two warpgroups in turn" if p.ping_pong else ""
+    return Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}", p.params, p)
+
+
 def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -> None:
     """The kernel of products and their suffix."""
     products = [in_registers(ScheduledTensor(s, t)) for t in stages]
@@ -245,7 +253,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     for p in products:
         _tile(p, plan)
     around = (2 if plan.blocks else 1) + (plan.cluster_size > 1)
-    inside = around + (plan.splits > 1)
+    inside = around + (plan.splits > 1) + (plan.first > 1)
     s.transform_like(product, [*operands, *ahead, *(y for y, _ in staged)])
     for p in products:
         p.mma(plan.groups_of_tile, by_lanes=bool(reductions(s.flow)))
@@ -378,21 +386,28 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     if plan.blocks:
         product.split(0, plan.blocks // plan.cluster_size)
     if plan.splits > 1:
-        share_depth(product, plan.splits, plan.mode, tiles=1 if plan.blocks else 0)
+        tiles = 1 if plan.blocks else 0
+        share_depth(product, plan.splits, plan.mode, tiles=tiles, first=plan.first)
         return
     product.parallelize(1 if plan.blocks else 0, Parallel.BIDX)
 
 
-def share_depth(product: ScheduledTensor, splits: int, mode: str, *, tiles: int = 0) -> None:
+def share_depth(
+    product: ScheduledTensor, splits: int, mode: str, *, tiles: int = 0, first: int = 1
+) -> None:
     """`[tiles, k/depth, ..] -> [BIDy, BIDx{splits}, k/depth/splits, ..]`: blocks sum parts of the
-    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`.
+    depth of one tile, and combine them as `mode` says; in mode "cluster" `[BIDx, ClusterX, ..]`,
+    and `[BIDy, BIDx, ClusterX, ..]` where `first` of them make a cluster that reduces first.
     `tiles` is the loop over tiles of which each has blocks of its own."""
     product.split(tiles + 1, splits, inner=False)
+    if first > 1:
+        product.split(tiles + 1, first).parallelize(tiles + 2, Parallel.CLUSTERX)
     across, along = Parallel.BIDY, Parallel.BIDX
     if mode == "cluster":
         across, along, mode = Parallel.BIDX, Parallel.CLUSTERX, "slices"
     product.parallelize(tiles, across).parallelize(tiles + 1, along)
-    product.request_serial_grid_reduction(mode)
+    mode, _, back = mode.partition("+")
+    product.request_serial_grid_reduction(mode, read_back=back or "vector")
 
 
 def by_tiles(

@@ -16,6 +16,7 @@ from fusewright.target import (
     MMA_COLUMNS_UNIT,
     REGISTER_UNIT,
     WARPGROUP_SIZE,
+    Feature,
     Target,
     equal_registers,
 )
@@ -79,6 +80,12 @@ MAX_GROUP = 32
 CLUSTERS = (2,)
 """Blocks of a cluster that copy the operands that they share for each other; of those of four, 112
 of 132 multiprocessors surely hold some."""
+IN_TURNS = ("vector", "tma", "tma+bulk")
+"""Modes in which blocks come one after the other: by their threads, by the copy engine, and by the
+copy engine both ways."""
+FEW_TURNS = (2, 4, 8)
+"""Blocks that take turns at a tile: all modes were slower the more of them there were (one H100,
+2026-11-26, `bench.split_products`)."""
 LEAST_TRIPS = 8
 """Tiles of the depth that a block sums where several share it: fewer do not fill its ring."""
 MOST_WORKSPACE = 0.1
@@ -93,7 +100,9 @@ class ProductPlan:
     one backwards if `serpentine`, on so many `blocks` in turn, 0 where each has a block of its own.
     Several `products` share an operand, and each has a tile of these columns. So many blocks as
     there are `splits` sum parts of the depth of one tile, and combine them as `mode` says: as
-    "cluster" through the shared memory of one, else through scratch in global memory.
+    "cluster" through the shared memory of one, else through scratch in global memory, in "tma+bulk"
+    with the copy engine both ways, in "arrival" in no fixed order; of slices `first` blocks make a
+    cluster, which reduces first.
     Sums that are `promoted` are added to a second set of registers on the way. Of the tiles of a
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
@@ -115,6 +124,7 @@ class ProductPlan:
     promoted: bool = False
     cluster: tuple[int, int] = (1, 1)
     ahead: int = 0
+    first: int = 1
     ping_pong: bool = False
 
     @property
@@ -136,7 +146,7 @@ class ProductPlan:
     @property
     def blocks_together(self) -> int:
         """The blocks that start together, as a cluster: 1 where there are none."""
-        return self.splits if self.mode == "cluster" else self.cluster_size
+        return self.splits if self.mode == "cluster" else self.cluster_size * self.first
 
     @property
     def accumulators(self) -> int:
@@ -176,6 +186,7 @@ class ProductPlan:
             ping_pong=int(self.ping_pong) or None,
             splits=self.splits if is_split else None,
             mode=self.mode if is_split else None,
+            first=self.first if self.first > 1 else None,
             cluster="x".join(map(str, self.cluster)) if self.cluster_size > 1 else None,
         )
 
@@ -373,16 +384,73 @@ def in_split_clusters(
     enough of the depth each, where all clusters run at once: of 36 measured plans in several rounds
     32 took longer than whole tiles (one H100, 2026-11-25, `bench.product_sweep`)."""
     trips = -(-sizes.depth // plan.depth)
-    parts = 4 * plan.rows * plan.columns * plan.products
-    room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
-    stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
     for n in CLUSTER_SIZES:  # they divide the threads of a warpgroup
-        stages = min(room // stage, -(-trips // n), MAX_STAGES)
+        stages = _stages_beside_parts(plan, -(-trips // n), target)
         fits = n <= min(target.max_cluster, trips // LEAST_TRIPS) and stages > 1
         if fits and plan.tiles(sizes) <= target.clusters_at_once(n):
             yield replace(
                 plan, splits=n, mode="cluster", stages=stages, blocks=0, staged=0, serpentine=False
             )
+
+
+def in_slices_of_clusters(
+    plan: ProductPlan, sizes: ProductSizes, target: Target
+) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by several clusters, each of which reduces what its
+    blocks have before it leaves a slice: of as many clusters as run at once, for more blocks than a
+    cluster has."""
+    trips = -(-sizes.depth // plan.depth)
+    part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    for first in CLUSTER_SIZES if target.has_cluster else ():
+        most = trips // (LEAST_TRIPS * first)
+        clusters = min(target.clusters_at_once(first) // plan.tiles(sizes), most)
+        splits = clusters * first
+        if splits <= target.max_cluster or clusters * part > MOST_WORKSPACE * sizes.nbytes:
+            continue
+        stages = _stages_beside_parts(plan, -(-trips // splits), target)
+        if clusters > 1 and stages > 1:
+            yield replace(
+                plan, splits=splits, first=first, stages=stages, blocks=0, staged=0,
+                serpentine=False,
+            )  # fmt: skip
+
+
+def in_turns(
+    mode: str, plan: ProductPlan, sizes: ProductSizes, target: Target
+) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared by blocks that come one after the other, a few of
+    them, as each turn is a hop."""
+    if mode != "vector" and not target.has(Feature.BULK):
+        return
+    trips = -(-sizes.depth // plan.depth)
+    part = 4 * plan.tiles(sizes) * plan.rows * plan.columns * plan.products
+    for splits in FEW_TURNS:
+        stages = min(plan.stages, -(-trips // splits))
+        if mode != "vector":
+            stages = min(stages, _stages_beside_parts(plan, stages, target))
+        is_long = trips // splits >= LEAST_TRIPS and part <= MOST_WORKSPACE * sizes.nbytes
+        if is_long and stages > 1 and splits * plan.tiles(sizes) <= target.multiprocessors:
+            yield replace(
+                plan, splits=splits, mode=mode, stages=stages, blocks=0, staged=0, serpentine=False
+            )
+
+
+def in_arrival(plan: ProductPlan, sizes: ProductSizes, target: Target) -> Iterator[ProductPlan]:
+    """The plan with the depth of a tile shared as in slices, by blocks that add their parts to one
+    sum in the order in which they come."""
+    for p in with_splits(plan, sizes, target) if target.has(Feature.BULK) else ():
+        stages = _stages_beside_parts(p, p.stages, target)
+        if stages > 1:
+            yield replace(p, mode="arrival", stages=stages)
+
+
+def _stages_beside_parts(plan: ProductPlan, trips: int, target: Target) -> int:
+    """Tiles under way of a block with so many of them, beside the parts of the sums that blocks of
+    a cluster leave each other."""
+    parts = 4 * plan.rows * plan.columns * plan.products
+    room = target.shared_nbytes_per_block - BARRIERS_NBYTES - parts
+    stage = (plan.rows + plan.columns * plan.products) * DEPTH_NBYTES
+    return min(room // stage, trips, MAX_STAGES)
 
 
 def numbers_of_splits(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import TypeAlias
 
 from fusewright.schedule.heuristics.product_plans import (
+    IN_TURNS,
     STAGED_ITEMSIZE,
     ProductPlan,
     ProductSizes,
+    in_arrival,
+    in_slices_of_clusters,
+    in_split_clusters,
+    in_turns,
     menu_plans,
     with_splits,
 )
@@ -21,8 +27,15 @@ from fusewright.schedule.heuristics.product_suffix import (
     exposed_us,
     uncounted_us,
 )
-from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, Target, mma_per_clock
+from fusewright.target import (
+    LINE_NBYTES,
+    SHARED_NBYTES_PER_CLOCK,
+    WARPGROUP_SIZE,
+    Target,
+    mma_per_clock,
+)
 
+SplitForm: TypeAlias = "Callable[[ProductPlan, ProductSizes, Target], Iterator[ProductPlan]]"
 KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
 PING_PONG_MARGIN = 1.18
@@ -53,10 +66,17 @@ def predicted_us(
     if plan.blocks_together > 1:
         around += known.box_cluster_us * (1 if plan.blocks else rounds)
     sums = plan.rows * plan.columns * plan.products
-    if plan.mode == "cluster":
+    combined = 0.0
+    if plan.mode == "cluster" or plan.first > 1:
         lines = 4 * sums / LINE_NBYTES
-        return around + together + rounds * known.box_line_clocks * lines / target.clock_mhz
-    return around + together + combine_us(plan.splits, plan.tiles(sizes) * sums, target)
+        combined += rounds * known.box_line_clocks * lines / target.clock_mhz
+    if plan.mode in IN_TURNS:
+        combined += turns_us(plan, target)
+    elif plan.mode != "cluster":
+        combined += combine_us(plan.splits // plan.first, plan.tiles(sizes) * sums, target)
+    if plan.mode == "arrival":  # an addition reads and writes, and the sum is read once more
+        combined += 4 * plan.tiles(sizes) * sums / target.memory_nbytes_per_us
+    return around + together + combined
 
 
 def _steps_us(sizes: ProductSizes, plan: ProductPlan, target: Target) -> tuple[float, float, int]:
@@ -177,6 +197,17 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
     return 2 * target.calibration.hop_us + 2 * 4 * splits * sums / target.memory_nbytes_per_us
 
 
+def turns_us(plan: ProductPlan, target: Target) -> float:
+    """Microseconds in which blocks come one after the other to the sums of a tile: each turn is a
+    hop, the first stores, those between read and store, and the last reads, by its threads or, with
+    a pass more through shared memory, by the copy engine."""
+    known = target.calibration
+    nbytes = 4 * plan.rows * plan.columns * plan.products
+    passes = 2 * (plan.splits - 1) * known.box_line_clocks * nbytes / LINE_NBYTES
+    back = nbytes / SHARED_NBYTES_PER_CLOCK if plan.mode == "tma+bulk" else 0.0
+    return (plan.splits - 1) * known.hop_us + (passes + back) / target.clock_mhz
+
+
 @lru_cache(maxsize=KEPT)
 def least_us(sizes: ProductSizes, target: Target, suffix: Suffix = PLAIN) -> float:
     """Microseconds of a product and what is computed of it with the tile that ranks first, alone or
@@ -187,9 +218,20 @@ def least_us(sizes: ProductSizes, target: Target, suffix: Suffix = PLAIN) -> flo
     return predicted_us(sizes, first, target, suffix)
 
 
+SPLIT_FORMS: Mapping[str, SplitForm] = {
+    "slices": with_splits, "clusters": in_split_clusters,
+    "clusters, then slices": in_slices_of_clusters, "turns by vectors": partial(in_turns, "vector"),
+    "turns by the copy engine": partial(in_turns, "tma"),
+    "turns by the copy engine, back too": partial(in_turns, "tma+bulk"), "sums in the order of "
+    "arrival (fw.config(deterministic=False))": in_arrival,
+}  # fmt: skip
+"""How blocks of one kernel that share a depth combine their parts."""
+
+
 @lru_cache(maxsize=KEPT)
-def least_split_us(sizes: ProductSizes, target: Target) -> float:
-    """Microseconds of a product whose depth blocks of one kernel share; infinite where none do."""
+def least_split_us(sizes: ProductSizes, form: str, target: Target) -> float:
+    """Microseconds of a product whose depth blocks of one kernel share in one of `SPLIT_FORMS`;
+    infinite where none do."""
     alone = (p for p in menu_plans(sizes, target) if p.cluster_size == 1)
-    plans = (q for p in alone for q in with_splits(p, sizes, target))
+    plans = (q for p in alone for q in SPLIT_FORMS[form](p, sizes, target))
     return min((predicted_us(sizes, p, target) for p in plans), default=math.inf)
