@@ -146,3 +146,47 @@ def test_lanes_that_exist_are_those_of_the_next_row() -> None:
     check_kernel(after, "lowered")
     first, inside = _loads(after)
     assert str(first.lanes.first) == "0" and str(inside.lanes.first) == "(i + 1)%2"
+
+
+def _open(body: str) -> Kernel:
+    """`body` as long as the first of a row of x is positive."""
+    return parse_kernel(
+        f"""kernel k {{
+          param x: float32[{2 * 64 * N}] align 16
+          param y: float32[{64 * N}] align 16
+          param go: int32[{N}]
+          grid (bx < 1)
+          block (tx < 64)
+          local limit: int32[1]
+          limit[0] = copy(1:int32)
+          given limit[0] in [0, {N}]: for (i < limit[0]) {{
+            local r: float32[2] align 16
+            local s: float32[1]
+            {body}
+            limit[0] = load go[i]
+          }}
+        }}"""
+    )
+
+
+def test_no_load_runs_ahead_of_a_loop_that_an_iteration_ends() -> None:
+    """Nobody knows in an iteration whether there is a next one, until it is over."""
+    kernel = _open(ROWS)
+    check_kernel(kernel, "lowered")
+    assert prefetch(kernel, TARGET) is kernel
+
+
+@pytest.mark.parametrize("trips", [1, 2, N])
+def test_a_loop_that_an_iteration_ends(trips: int) -> None:
+    """It runs until the limit that the last iteration has loaded is reached."""
+    kernel = _open(ROWS)
+    x = np.random.default_rng(trips).normal(size=2 * 64 * N).astype(np.float32)
+    y = np.full(64 * N, np.nan, np.float32)
+    go = np.array([k + 2 if k + 1 < trips else 0 for k in range(N)], np.int32)
+    final = run_pipeline(kernel, TARGET)
+    found = simulate(final, dict(zip(final.params, (x, y, go), strict=True)))
+    assert not found.races
+    sums = x.reshape(N, 128).astype(np.float64).sum(1)
+    rows = y.reshape(N, 64)
+    assert np.allclose(rows[:trips], sums[:trips, None], atol=1e-4)
+    assert np.isnan(rows[trips:]).all()

@@ -55,9 +55,8 @@ def _statement(s: Statement) -> Statement | Body:
 
 
 def is_private(loop: For) -> bool:
-    """Whether a thread runs the loop by itself, on registers and global memory, and knows before
-    how often."""
-    return not loop.is_open and all(_is_own(s) for s in walk_statements(loop))
+    """Whether a thread runs the loop by itself, on registers and global memory."""
+    return all(_is_own(s) for s in walk_statements(loop))
 
 
 def _is_own(s: Statement) -> bool:

@@ -64,7 +64,7 @@ def _loop(loop: For, uniform: frozenset[Var]) -> For:
     inner = _body(loop.body, uniform | {loop.var})
     if inner is not loop.body:
         loop = dataclasses.replace(loop, body=inner)
-    if loop.is_open or not any(isinstance(s, ThreadReduce) for s in loop.body):
+    if not any(isinstance(s, ThreadReduce) for s in loop.body):
         return loop
     for c in _conditions(loop):
         trips = _trips(c, loop.var, uniform)
