@@ -101,6 +101,10 @@ to be predicted faster than those that read them twice: what ten in clusters too
 prediction in the geometric mean (60127, 41029, 41102, 50069, 9055, 60044, 80056 and 130057 of the
 lot, 1.18 to 1.37 on an H100, 20039 and 17006, 1.20 and 1.22 on an H200, 2026-11-23 to 27), while
 predictions of the others held."""
+MAX_HELD = 16
+"""Reductions in parts at most of which a form without parts is looked at: each would have a launch
+of its own, where lists of tensors have one for many. Of 40 tensors, 37 of them in parts, it took a
+third of the time of Python and was never near."""
 MAX_ALONE = 3
 """Values that lie across of which each is looked at alone; of more, all together only."""
 COUNTED = 0.9
@@ -353,7 +357,7 @@ def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cu
 def _whole(joined: Fusion, cut: Fusion, target: Target) -> list[_Cut]:
     """A fusion with fewer reductions in parts than where it is `cut`: those whose operands the
     blocks of a cluster might hold are whole. None where that makes no difference."""
-    if not (count := _parts(cut)):
+    if not 0 < (count := _parts(cut)) <= MAX_HELD:
         return []
     narrow = nest_reductions(chunk_reductions(joined, target, may_hold=True))
     rows = row_partials(rows_of_reductions(narrow, target), target)

@@ -55,7 +55,7 @@ def test_where_clusters_are_candidates(
     assert max(p.cluster for p in plans) == largest
 
 
-@pytest.mark.parametrize(("rows", "threads"), [(128, 1024), (132, 1024), (133, 512)])
+@pytest.mark.parametrize(("rows", "threads"), [(67, 1024), (132, 1024), (133, 512), (66, 512)])
 def test_rows_that_have_a_multiprocessor_each_may_take_all_of_its_threads(
     rows: int, threads: int
 ) -> None:

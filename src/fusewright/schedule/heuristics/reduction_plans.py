@@ -195,12 +195,20 @@ def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
         yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector, most=2 * SLICE_THREADS)
     yield _plan(rows, None, threads, trips, target)
-    if rows.rows <= target.multiprocessors:  # no other block computes while one waits
+    if _fills_alone(rows, target):
         threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
         yield _plan(rows, None, threads, trips, target)
     threads, trips = threads_along(rows.columns, rows.vector)
     yield from _several_rows(rows, _plan(rows, None, threads, trips, target).plan, target)
     yield from _shared_out(rows, target)
+
+
+def _fills_alone(rows: ReductionFacts, target: Target) -> bool:
+    """Whether most multiprocessors have a row each, and none has two, of so many vectors that the
+    threads of a block walk over it: nothing is read there while these wait."""
+    most = target.multiprocessors
+    is_long = rows.columns > 2 * MAX_THREADS * VECTORS_A_THREAD * rows.vector
+    return is_long and most < 2 * rows.rows <= 2 * most
 
 
 def _shared_out(rows: ReductionFacts, target: Target) -> Iterator[Candidate[ReductionPlan]]:
