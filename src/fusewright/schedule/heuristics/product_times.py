@@ -232,6 +232,7 @@ SPLIT_FORMS: Mapping[str, SplitForm] = {
 def least_split_us(sizes: ProductSizes, form: str, target: Target) -> float:
     """Microseconds of a product whose depth blocks of one kernel share in one of `SPLIT_FORMS`;
     infinite where none do."""
-    alone = (p for p in menu_plans(sizes, target) if p.cluster_size == 1)
+    menu = menu_plans(sizes, target)
+    alone = (p for p in menu if p.cluster_size == 1 and not p.ping_pong)
     plans = (q for p in alone for q in SPLIT_FORMS[form](p, sizes, target))
     return min((predicted_us(sizes, p, target) for p in plans), default=math.inf)
