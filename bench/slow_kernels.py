@@ -27,7 +27,7 @@ from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.dynamo import parts_to_fuse
 from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.options import Options
-from fusewright.frontends.torch.region import Part
+from fusewright.frontends.torch.region import GraphPart
 from fusewright.frontends.torch.upsampling import derived_whole
 from fusewright.fusion.ir import TensorSpec
 from fusewright.fusion.trace import trace
@@ -112,7 +112,7 @@ def slow_ones(graphs: Graphs, target: str) -> Iterator[Slow]:
             yield from _slow_of(part, side, counts[structure], target)
 
 
-def _slow_of(part: Part, side: str, count: int, target: str) -> Iterator[Slow]:
+def _slow_of(part: GraphPart, side: str, count: int, target: str) -> Iterator[Slow]:
     program = program_of(part, target)
     names = dict.fromkeys(getattr(n.target, "__name__", "") for n in part.owned)
     operators = ", ".join(names)
@@ -127,7 +127,7 @@ def _slow_of(part: Part, side: str, count: int, target: str) -> Iterator[Slow]:
         yield Slow(f"{part.name}, {len(times)} launches", side, count, total, least, operators)
 
 
-def program_of(part: Part, target: str) -> Program:
+def program_of(part: GraphPart, target: str) -> Program:
     """What a region is compiled to for the sizes of its example values."""
     values = [n.meta["val"] for n in part.inputs]
     specs = [_spec(v) if isinstance(v, torch.Tensor) else hint(v) for v in values]

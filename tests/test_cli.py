@@ -208,7 +208,7 @@ def test_a_reader_that_goes_away_is_no_error(model: str) -> None:
 # --- demo ---------------------------------------------------------------------------------------
 
 SMALL = tuple(
-    demo.Case(case.fn, specs)
+    demo.DemoCase(case.fn, specs)
     for case, specs in zip(
         demo.CASES,
         (

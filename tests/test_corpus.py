@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.corpus import CORPUS, Argument, Case
+from fusewright.corpus import CORPUS, CaseArgument, CorpusCase
 from fusewright.corpus.case import case
 from fusewright.fusion.evaluate import evaluate
 
@@ -14,13 +14,13 @@ SMALL_LIMIT = 20_000
 by_name = pytest.mark.parametrize("entry", CORPUS, ids=lambda c: c.name)
 
 
-def named(name: str) -> Case:
+def named(name: str) -> CorpusCase:
     (found,) = [c for c in CORPUS if c.name == name]
     return found
 
 
 @by_name
-def test_small_variant_computes_finite_numbers(entry: Case) -> None:
+def test_small_variant_computes_finite_numbers(entry: CorpusCase) -> None:
     fusion = fw.trace(entry.fn, *entry.small)
     arrays = entry.arrays()
     outs = evaluate(fusion, *arrays)
@@ -32,7 +32,7 @@ def test_small_variant_computes_finite_numbers(entry: Case) -> None:
 
 
 @by_name
-def test_full_variant_traces_to_the_same_outputs(entry: Case) -> None:
+def test_full_variant_traces_to_the_same_outputs(entry: CorpusCase) -> None:
     full, small = (fw.trace(entry.fn, *s) for s in (entry.specs, entry.small))
     assert [(t.dtype, t.ndim) for t in full.outputs] == [(t.dtype, t.ndim) for t in small.outputs]
     assert [t.dtype for t in full.inputs] == [t.dtype for t in small.inputs]
@@ -118,7 +118,7 @@ def test_packed_nibbles_come_out_low_first() -> None:
 )
 def test_an_argument_that_cannot_be_read_is_rejected(text: str, message: str) -> None:
     with pytest.raises(fw.UserError, match=message):
-        Argument.parse(text)
+        CaseArgument.parse(text)
 
 
 @pytest.mark.parametrize("small", ["n=3", "n=3 m=2 k=1"])

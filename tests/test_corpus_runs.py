@@ -7,11 +7,11 @@ import pytest
 
 import fusewright as fw
 from corpus_checks import assert_agrees
-from fusewright.corpus import CORPUS, Case
+from fusewright.corpus import CORPUS, CorpusCase
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda c: c.name)
-def test_simulator_agrees_with_the_oracle(entry: Case) -> None:
+def test_simulator_agrees_with_the_oracle(entry: CorpusCase) -> None:
     fusion = fw.trace(entry.fn, *entry.small)
     arrays = entry.arrays(seed=1)
     result = fw.compile(fusion).simulate(*arrays)

@@ -30,7 +30,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ArgumentRule:
     """What an argument must be, in words that follow "it must be"; `taken` gives it as the function
     sees it and raises Unfit for anything else; `hint` is the way out for a value."""
 
@@ -40,7 +40,7 @@ class Rule:
 
 
 def takes(
-    error: type[FusewrightError] = UserError, /, **rules: Rule
+    error: type[FusewrightError] = UserError, /, **rules: ArgumentRule
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a function whose named arguments follow rules. Raises `error` for those that do
     not; wrong numbers of arguments and unknown names are Python's to report."""
@@ -67,7 +67,11 @@ def takes(
 
 
 def fitting(
-    function: str, name: str, value: Any, rule: Rule, error: type[FusewrightError] = UserError
+    function: str,
+    name: str,
+    value: Any,
+    rule: ArgumentRule,
+    error: type[FusewrightError] = UserError,
 ) -> Any:
     """The argument as the function sees it. Raises `error` where it breaks the rule."""
     try:
@@ -95,7 +99,7 @@ def shown(value: object) -> str:
 # --- rules --------------------------------------------------------------------------------------
 
 
-def instance_of(*types: type, words: str, hint: Callable[[Any], str] | None = None) -> Rule:
+def instance_of(*types: type, words: str, hint: Callable[[Any], str] | None = None) -> ArgumentRule:
     """An instance of one of the types."""
 
     def taken(value: Any) -> Any:
@@ -103,15 +107,17 @@ def instance_of(*types: type, words: str, hint: Callable[[Any], str] | None = No
             raise Unfit
         return value
 
-    return Rule(words, taken, hint)
+    return ArgumentRule(words, taken, hint)
 
 
-def optional(rule: Rule) -> Rule:
+def optional(rule: ArgumentRule) -> ArgumentRule:
     """What a rule takes, or None."""
-    return Rule(f"{rule.words}, or None", lambda v: None if v is None else rule.taken(v), rule.hint)
+    return ArgumentRule(
+        f"{rule.words}, or None", lambda v: None if v is None else rule.taken(v), rule.hint
+    )
 
 
-def several(rule: Rule, words: str, *, or_one: bool = False) -> Rule:
+def several(rule: ArgumentRule, words: str, *, or_one: bool = False) -> ArgumentRule:
     """A list, tuple or generator of what a rule takes, as a tuple; with `or_one` a single one
     too."""
 
@@ -122,7 +128,7 @@ def several(rule: Rule, words: str, *, or_one: bool = False) -> Rule:
             raise Unfit
         return tuple(rule.taken(v) for v in cast("Iterable[Any]", value))
 
-    return Rule(words, taken, rule.hint)
+    return ArgumentRule(words, taken, rule.hint)
 
 
 def _integer(value: Any) -> int:
@@ -156,17 +162,17 @@ def _called(value: Any) -> Any:
     return value
 
 
-INTEGER = Rule("an integer", _integer)
-COUNT = Rule("an integer from 0 on", _count)
+INTEGER = ArgumentRule("an integer", _integer)
+COUNT = ArgumentRule("an integer from 0 on", _count)
 TEXT = instance_of(str, words="a string")
 FLAG = instance_of(bool, words="True or False")
-NAMES = Rule(
+NAMES = ArgumentRule(
     "a tuple or list of names, which are strings",
     several(TEXT, "").taken,
     lambda value: f"pass a tuple of names: ({value!r},)" if isinstance(value, str) else "",
 )
-PATH = Rule("a path: a string or a pathlib.Path", _path)
-FUNCTION = Rule("a function", _called)
+PATH = ArgumentRule("a path: a string or a pathlib.Path", _path)
+FUNCTION = ArgumentRule("a function", _called)
 
 
 def check_device_choice(device: object) -> None:

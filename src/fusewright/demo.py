@@ -42,7 +42,7 @@ def residual_rms_norm(x: Any, residual: Any, weight: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DemoCase:
     """One fusion of the demo and the arguments it is shown at."""
 
     fn: Fn
@@ -50,9 +50,11 @@ class Case:
 
 
 CASES = (
-    Case(bias_gelu, (fw.TensorSpec((2048, 3072), "float32"), fw.TensorSpec((3072,), "float32"))),
-    Case(softmax, (fw.TensorSpec((2048, 1024), "float32"),)),
-    Case(
+    DemoCase(
+        bias_gelu, (fw.TensorSpec((2048, 3072), "float32"), fw.TensorSpec((3072,), "float32"))
+    ),
+    DemoCase(softmax, (fw.TensorSpec((2048, 1024), "float32"),)),
+    DemoCase(
         residual_rms_norm,
         (
             fw.TensorSpec((1024, 4096), "bfloat16"),
@@ -67,7 +69,7 @@ HEADER = (
 )  # fmt: skip
 
 
-def run(*, target: str, cases: tuple[Case, ...] = CASES) -> int:
+def run(*, target: str, cases: tuple[DemoCase, ...] = CASES) -> int:
     """Print what became of every case, then the table. Returns 1 when a result is wrong, a race
     was found or a sync is not needed."""
     where = "the GPU" if has_gpu() else "the simulator (there is no GPU here)"
@@ -150,7 +152,7 @@ def brief(s: Summary) -> str:
     return "\n".join([head, *(f"  {k.name}: {k.ops}" for k in s.kernels)])
 
 
-def row(title: str, case: Case, facts: Summary, outcome: Outcome) -> tuple[str, ...]:
+def row(title: str, case: DemoCase, facts: Summary, outcome: Outcome) -> tuple[str, ...]:
     """One line under HEADER."""
     return (
         title,

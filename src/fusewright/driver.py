@@ -36,7 +36,7 @@ from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place, unplaced_insertions
 from fusewright.host.product_forms import product_forms, sum_rule
 from fusewright.host.refused import tell_refused
-from fusewright.host.segment import Parameter, Segment, parameter, segments, structure_of
+from fusewright.host.segment import ScalarParameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.lower import Lowered, lower
@@ -240,7 +240,7 @@ class _Compiler:
     )
     """The compiled bodies of regions, by these and the results that something reads."""
 
-    def _make(self, segment: Segment, name: str, scalars: tuple[Parameter, ...]) -> Made:
+    def _make(self, segment: Segment, name: str, scalars: tuple[ScalarParameter, ...]) -> Made:
         """The kernel of a segment, by the schedule that was measured to be best, if there is one;
         one that this version does not know any more is left aside, and the log says so. Else by the
         rules' first candidate, unless another is clearly better."""
@@ -278,7 +278,7 @@ class _Compiler:
     def _finished(
         self,
         name: str,
-        scalars: tuple[Parameter, ...],
+        scalars: tuple[ScalarParameter, ...],
         scheduled: tuple[Dataflow, Params],
         origin: Origin,
     ) -> Made:

@@ -328,7 +328,7 @@ def _cut(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Cut:
+class _CutForm:
     """A fusion with long reductions in parts, the shortest rows that blocks walk over, and by how
     much its form, or launches in clusters of it, have to be faster than others."""
 
@@ -340,7 +340,7 @@ class _Cut:
     """Whether scans read from memory the reductions of which their operands are computed."""
 
 
-def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cut]:
+def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_CutForm]:
     """The same, and where reductions of a product's results could begin in its kernel, also so;
     where blocks would walk over rows of a few elements, also as these and their
     columns are reduced by kernels of their own, or where the walk computes variances, also as those
@@ -354,7 +354,7 @@ def _cuts(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> list[_Cu
     return [*found, *_whole(joined, found[0].fusion, target)]
 
 
-def _whole(joined: Fusion, cut: Fusion, target: Target) -> list[_Cut]:
+def _whole(joined: Fusion, cut: Fusion, target: Target) -> list[_CutForm]:
     """A fusion with fewer reductions in parts than where it is `cut`: those whose operands the
     blocks of a cluster might hold are whole. None where that makes no difference."""
     if not 0 < (count := _parts(cut)) <= MAX_HELD:
@@ -364,7 +364,7 @@ def _whole(joined: Fusion, cut: Fusion, target: Target) -> list[_Cut]:
     whole = _in_parts(rows, target, may_hold=True)
     if _parts(whole) >= count:
         return []
-    return [_Cut(whole, 1, target.calibration.sure_margin, HELD_MARGIN)]
+    return [_CutForm(whole, 1, target.calibration.sure_margin, HELD_MARGIN)]
 
 
 def _parts(fusion: Fusion) -> int:
@@ -372,25 +372,29 @@ def _parts(fusion: Fusion) -> int:
     return sum(isinstance(t.op, Parts) for t in fusion.values)
 
 
-def _walks(narrow: Fusion, target: Target) -> list[_Cut]:
+def _walks(narrow: Fusion, target: Target) -> list[_CutForm]:
     """The same of a fusion with its reductions by rows."""
     walks, apart = row_partials(narrow, target), row_partials(narrow, target, SHORTEST)
     clusters = cluster_partials(narrow, target)
     has_scans = any(isinstance(t.op, Scan) for t in walks.values)
-    found = [_Cut(_in_parts(walks, target))]
+    found = [_CutForm(_in_parts(walks, target))]
     strips = strip_partials(walks, target)
-    found += [_Cut(_in_parts(strips, target))] if strips is not walks else []
+    found += [_CutForm(_in_parts(strips, target))] if strips is not walks else []
     lines = fill_lines(walks)
-    found += [_Cut(_in_parts(lines, target))] if lines is not walks else []
+    found += [_CutForm(_in_parts(lines, target))] if lines is not walks else []
     if len(clusters.values) > len(walks.values):
-        found.append(_Cut(_in_parts(clusters, target)))
+        found.append(_CutForm(_in_parts(clusters, target)))
     if has_scans and split_scans(walks, target) is not walks:
-        found.append(_Cut(_in_parts(walks, target, whole_scans=True), 1, target.calibration.margin))
+        found.append(
+            _CutForm(_in_parts(walks, target, whole_scans=True), 1, target.calibration.margin)
+        )
     if reductions_before_scans(walks):
-        found.append(_Cut(_in_parts(walks, target), 1, target.calibration.margin, scans_apart=True))
+        found.append(
+            _CutForm(_in_parts(walks, target), 1, target.calibration.margin, scans_apart=True)
+        )
     if len(walks.values) == len(apart.values) and not has_scans:
         return found
-    return [*found, _Cut(_in_parts(apart, target), SHORTEST, target.calibration.margin**2)]
+    return [*found, _CutForm(_in_parts(apart, target), SHORTEST, target.calibration.margin**2)]
 
 
 def cluster_partials(narrow: Fusion, target: Target) -> Fusion:

@@ -11,7 +11,7 @@ from brute import size
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.lines import Lines
-from fusewright.axes.words import Atom, Definition, Digit, Twist, Word
+from fusewright.axes.words import Definition, Digit, LineAtom, Twist, Word
 from fusewright.core.expr import constant_value
 
 Point = tuple[int, ...]
@@ -192,7 +192,7 @@ def word_value(at: dict[int, int], word: Word) -> int | None:
     return value
 
 
-def _consistent(at: dict[int, int], atom: Atom, definition: Definition) -> bool:
+def _consistent(at: dict[int, int], atom: LineAtom, definition: Definition) -> bool:
     """Whether positions agree with one definition. An atom in range has all of its digits in range
     when they are whole; a part of a larger atom may be in range where the larger one is not."""
     assert not isinstance(definition, Twist)

@@ -21,7 +21,7 @@ from fusewright.core.conditions import (
     substitute_condition,
 )
 from fusewright.core.expr import Var
-from fusewright.core.regions import EVERYWHERE, Region, follows, hull, united
+from fusewright.core.regions import EVERYWHERE, PointRegion, follows, hull, united
 
 Q, T = Var("q", 0, 11), Var("t", 0, 3)
 POINTS = [{Q: q, T: t} for q, t in itertools.product(range(12), range(4))]
@@ -33,8 +33,8 @@ def _holds(c: Cond) -> list[bool]:
     return [f.value for f in found if isinstance(f, Truth)]
 
 
-def _within(*conditions: Cond) -> Region:
-    region: Region | None = Region()
+def _within(*conditions: Cond) -> PointRegion:
+    region: PointRegion | None = PointRegion()
     for c in conditions:
         assert region is not None
         region = region.within(c)
@@ -63,9 +63,9 @@ def test_other_conditions_are_kept_as_they_are() -> None:
 
 
 def test_nothing_and_everything() -> None:
-    assert Region().within(TRUE) == Region() and Region().within(FALSE) is None
-    assert Region().condition == TRUE and Region().implies(TRUE)
-    assert Region().without(TRUE) == () and Region().without(FALSE) == EVERYWHERE
+    assert PointRegion().within(TRUE) == PointRegion() and PointRegion().within(FALSE) is None
+    assert PointRegion().condition == TRUE and PointRegion().implies(TRUE)
+    assert PointRegion().without(TRUE) == () and PointRegion().without(FALSE) == EVERYWHERE
 
 
 def test_pieces_that_cover_leave_nothing() -> None:
@@ -88,7 +88,7 @@ def _condition(rng: random.Random, depth: int) -> Cond:
 def test_against_every_point(seed: int) -> None:
     rng = random.Random(seed)
     a, b = _condition(rng, 2), _condition(rng, 2)
-    region = Region().within(a)
+    region = PointRegion().within(a)
     if region is None:
         assert not any(_holds(a))
         return
@@ -102,7 +102,7 @@ def test_against_every_point(seed: int) -> None:
         x and not y for x, y in zip(where, _holds(b), strict=True)
     ]
     assert not region.implies(b) or where == want
-    other = Region().within(b)
+    other = PointRegion().within(b)
     if other is not None and region.excludes(other):
         assert not any(want)
 
@@ -144,6 +144,6 @@ def test_a_hull_holds_every_region_and_little_else() -> None:
 
 
 def test_regions_without_a_common_limit_have_no_hull() -> None:
-    assert hull([_within(less(Q, 3)), _within(less(8, Q))]) == Region()
-    assert hull([_within(less(Q, 3)), _within(less(T, 2))]) == Region()
+    assert hull([_within(less(Q, 3)), _within(less(8, Q))]) == PointRegion()
+    assert hull([_within(less(Q, 3)), _within(less(T, 2))]) == PointRegion()
     assert hull([_within(equal(Q, 3), less(T, 2)), _within(equal(Q, 3))]) == _within(equal(Q, 3))

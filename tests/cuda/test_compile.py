@@ -22,7 +22,7 @@ import fusewright.cuda.compile as compile_module
 from fusewright.core.node import walk
 from fusewright.cuda.compile import (
     Compiled,
-    Source,
+    ModuleSource,
     bundle,
     compile_cubin,
     compiler_version,
@@ -41,12 +41,12 @@ ARCHITECTURES = ("sm_80", "sm_90a", "sm_100")
 SYNC_WORDS = re.compile(r"\b(bar|barrier|membar|fence|mbarrier)\.[a-z:.]+")
 
 
-def modules(kernels: list[Kernel], arch: str, size: int = 16) -> list[Source]:
+def modules(kernels: list[Kernel], arch: str, size: int = 16) -> list[ModuleSource]:
     parts = [kernels[k : k + size] for k in range(0, len(kernels), size)]
-    return [Source(emit_module(p, target_of(arch)), f"m{k}") for k, p in enumerate(parts)]
+    return [ModuleSource(emit_module(p, target_of(arch)), f"m{k}") for k, p in enumerate(parts)]
 
 
-def compiled_each(sources: list[Source], target: Target) -> list[Compiled]:
+def compiled_each(sources: list[ModuleSource], target: Target) -> list[Compiled]:
     """The modules compiled, two at a time."""
     with ThreadPoolExecutor(2) as pool:
         made = (

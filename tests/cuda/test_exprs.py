@@ -10,7 +10,7 @@ import pytest
 
 from fusewright.core import atoms, conditions, expr as ex, substitution
 from fusewright.core.expr import Division, Expr, Var
-from fusewright.cuda.exprs import Text, condition, integer
+from fusewright.cuda.exprs import IntegerText, condition, integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +94,8 @@ def over(index: C, d: C) -> C:
     return C((index.value * inverse >> 32) >> above)
 
 
-def spell(v: Var | Division) -> Text | None:
-    return Text(v.name, wide=v.name in WIDE, atomic=True) if isinstance(v, Var) else None
+def spell(v: Var | Division) -> IntegerText | None:
+    return IntegerText(v.name, wide=v.name in WIDE, atomic=True) if isinstance(v, Var) else None
 
 
 WIDE = {"n", "m"}
@@ -156,18 +156,18 @@ def test_random_expressions_mean_the_same(seed: int) -> None:
 
 def test_an_int_suffices_when_the_bounds_prove_it() -> None:
     tx, _, i, *_ = VARS
-    assert integer(i * 128 + tx, spell) == Text("i * 128 + tx", wide=False)
+    assert integer(i * 128 + tx, spell) == IntegerText("i * 128 + tx", wide=False)
 
 
 def test_wide_where_the_product_leaves_the_int() -> None:
     bx, tx = VARS[1], VARS[0]
-    assert integer(bx * 70000 + tx, spell) == Text("(long long)bx * 70000 + tx", wide=True)
+    assert integer(bx * 70000 + tx, spell) == IntegerText("(long long)bx * 70000 + tx", wide=True)
 
 
 def test_wide_where_only_the_sum_leaves_the_int() -> None:
     a, b = Var("a", 0, 2**30), Var("b", 0, 2**30)
-    text = integer(a + b + 5, lambda v: Text(v.name, False, True))
-    assert text == Text("(long long)a + b + 5", wide=True)
+    text = integer(a + b + 5, lambda v: IntegerText(v.name, False, True))
+    assert text == IntegerText("(long long)a + b + 5", wide=True)
 
 
 def test_division_by_powers_of_two_is_a_shift_and_others_are_plain() -> None:
@@ -229,6 +229,6 @@ def test_a_product_with_the_inverse_is_the_quotient_of_every_index() -> None:
 
 def test_what_has_a_name_is_not_computed_again() -> None:
     row = VARS[1] // 12
-    named = {row: Text("row", wide=False, atomic=True)}
+    named = {row: IntegerText("row", wide=False, atomic=True)}
     code = integer(row * 89 + VARS[0], lambda e: named.get(e) or spell(e)).code
     assert code in ("row * 89 + tx", "tx + row * 89")

@@ -23,7 +23,7 @@ from fusewright.frontends.torch import calls  # noqa: E402
 from fusewright.frontends.torch.decompositions import decompositions  # noqa: E402
 from fusewright.frontends.torch.dynamo import compiler  # noqa: E402
 from fusewright.frontends.torch.options import Options, options_of  # noqa: E402
-from fusewright.frontends.torch.region import Region  # noqa: E402
+from fusewright.frontends.torch.region import FusedRegion  # noqa: E402
 from fusewright.frontends.torch.report import GraphReport  # noqa: E402
 
 nn = torch.nn.functional
@@ -85,7 +85,7 @@ def test_programs_are_compiled_before_the_first_call(dynamic: bool) -> None:
     def model(x: Any, w: Any) -> Any:
         return torch.tanh(torch.softmax((x * 2).T, -1) @ w) + 1
 
-    def call(self: Region, *args: Any) -> list[Any]:
+    def call(self: FusedRegion, *args: Any) -> list[Any]:
         assert isinstance(self.fused, Fused)
         before.append(len(self.fused._programs))
         made = original(self, *args)
@@ -93,11 +93,11 @@ def test_programs_are_compiled_before_the_first_call(dynamic: bool) -> None:
         return made
 
     torch.compiler.reset()
-    original = Region.__call__
+    original = FusedRegion.__call__
     x, w = rand(6, 8), rand(6, 6)
     run = torch.compile(model, backend=compiler(Options(cpu="sim")), dynamic=dynamic)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Region, "__call__", call)
+        patch.setattr(FusedRegion, "__call__", call)
         checks.assert_close([run(x, w)], [model(x, w)])
     assert before == [1, 1], "two regions stand around the product"
 

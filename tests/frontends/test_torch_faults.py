@@ -93,7 +93,7 @@ def arguments() -> tuple[Any, Any]:
 
 
 STAGES: dict[str, tuple[Any, str]] = {
-    "trace": (region.Part, "trace"),
+    "trace": (region.GraphPart, "trace"),
     "form": (forms, "formed"),
     "place": (driver, "place"),
     "schedule": (rating, "work_of"),

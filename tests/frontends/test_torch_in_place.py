@@ -154,7 +154,7 @@ def test_programs_that_write_to_arguments_are_made_ahead_side_by_side(
     """Of two updates of one graph, before either is made for itself."""
     asked: list[int] = []
     written: list[Any] = []
-    real = region.Region.write_to
+    real = region.FusedRegion.write_to
 
     def write_to(self: Any, wanted: Any) -> Any:
         written.append(wanted)
@@ -166,7 +166,7 @@ def test_programs_that_write_to_arguments_are_made_ahead_side_by_side(
             asked.append(len(wanted))
 
     monkeypatch.setattr(in_place, "make_ahead", make_ahead)
-    monkeypatch.setattr(region.Region, "write_to", write_to)
+    monkeypatch.setattr(region.FusedRegion, "write_to", write_to)
 
     def step(p: Any, q: Any, w: Any, x: Any) -> Any:
         p.mul_(0.9).add_(x.sin())

@@ -29,7 +29,7 @@ from fusewright.fusion.partitioning import (
     to_fill,
     whole_slices,
 )
-from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.persistent_rows import RowRegisters
 from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.fusion.text import parse_fusion
 from fusewright.target import target_of
@@ -236,7 +236,7 @@ def test_parts_beside_rows_are_never_more_than_blocks() -> None:
     for size in (700, 4099, 8192, 100_000):
         facts = PartitionFacts((size,), 1024, 1024, 1024, 2, is_inner=False)
         for sums in range(0, 300, 7):
-            held = Held((2,), (), sums)
+            held = RowRegisters((2,), (), sums)
             blocks = held.blocks(1024)
             found = beside_rows(facts, held, 1024, TARGET)
             assert found is None or found.count <= blocks * TARGET.multiprocessors
@@ -245,14 +245,14 @@ def test_parts_beside_rows_are_never_more_than_blocks() -> None:
 
 
 def test_one_part_has_all_rows_where_kept_axes_have_enough_rows_under_way() -> None:
-    held = Held((2,), (), 1)
+    held = RowRegisters((2,), (), 1)
     several = held.fewest_blocks(1024) * TARGET.multiprocessors // 2
     assert held.blocks(1024) >= 3 * held.fewest_blocks(1024)
     for kept, count in ((several - 1, 6), (several, 1)):
         facts = PartitionFacts((24,), kept * 1024, 1024, 1024, 2, is_inner=False)
         found = beside_rows(facts, held, 1024, TARGET, may_be_whole=True)
         assert found is not None and (found.count, found.each) == (count, -(-24 // count))
-    assert beside_rows(facts, Held((), (), 1), 1024, TARGET, may_be_whole=True) is None
+    assert beside_rows(facts, RowRegisters((), (), 1), 1024, TARGET, may_be_whole=True) is None
     again = beside_rows(facts, held, 1024, TARGET)
     assert again is not None and again.count == 6
     few = PartitionFacts((2,), 66 * 1024, 1024, 1024, 2, is_inner=False)
@@ -281,11 +281,11 @@ def test_short_rows_of_no_words_are_dealt_in_packs_of_what_threads_take(
 ) -> None:
     """A pack is whole words, so that no sector belongs to two blocks."""
     facts = PartitionFacts((4_000_037,), length, apart, apart, nbytes, is_inner=False)
-    found = beside_rows(facts, Held((nbytes,), (), sums), length, TARGET)
+    found = beside_rows(facts, RowRegisters((nbytes,), (), sums), length, TARGET)
     assert found is not None and found.pack == pack
     assert pack == 1 or pack * length % lanes_of_word(nbytes) == 0
     few = PartitionFacts((200_003,), length, apart, apart, nbytes, is_inner=False)
-    dealt = beside_rows(few, Held((nbytes,), (), sums), length, TARGET)
+    dealt = beside_rows(few, RowRegisters((nbytes,), (), sums), length, TARGET)
     assert dealt is not None and dealt.pack in (1, 16)
 
 

@@ -12,7 +12,7 @@ import pytest
 import fusewright as fw
 from fusewright.fusion import walked_rows
 from fusewright.fusion.passes import row_partials, split_reductions
-from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.persistent_rows import RowRegisters
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | None, str]] = {
     "rows and columns": (
@@ -188,8 +188,8 @@ def test_variances_in_the_walk_are_exact(
     """Rows are cut as if a block held 96 elements; the mean is 30 times the deviation."""
     for module in (row_partials, walked_rows, split_reductions):
         monkeypatch.setattr(module, "LEAST_TOTAL", 1 << 12)
-    blocks = Held.blocks
-    monkeypatch.setattr(Held, "blocks", lambda h, n, *a: blocks(h, n, *a) if n <= 96 else 0)
+    blocks = RowRegisters.blocks
+    monkeypatch.setattr(RowRegisters, "blocks", lambda h, n, *a: blocks(h, n, *a) if n <= 96 else 0)
     shape = (1408, 384) if max(map(max, axes)) == 1 else (1408, 384, 1)
     fusion = fw.trace(
         lambda x: (fn(x, axis=axes[0]), fw.var(x, axis=axes[1])), fw.TensorSpec(shape, dtype)

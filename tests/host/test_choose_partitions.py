@@ -12,7 +12,7 @@ from fusewright.forms import prepare
 from fusewright.fusion.ir import Fusion, Parts
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import PartitionFacts, beside_rows, to_fill
-from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.persistent_rows import RowRegisters
 from fusewright.host.choose_partitions import formed
 from fusewright.host.form import form
 from fusewright.target import target_of
@@ -45,7 +45,7 @@ def test_parts_that_a_kernel_of_rows_makes_are_its_blocks() -> None:
     again, formation = formed(fusion, TARGET)
     assert again is fusion and formation == form(fusion)
     (found,) = partitions_of(again)
-    held = Held((4,), (), 1)
+    held = RowRegisters((4,), (), 1)
     assert found == beside_rows(COLUMNS, held, SHAPE[1], TARGET) != to_fill(COLUMNS, TARGET)
 
 

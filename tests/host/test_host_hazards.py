@@ -16,13 +16,13 @@ from fusewright.host.hazards import hazards
 from fusewright.host.ir import (
     AccessMode,
     Binding,
-    Box,
     Edge,
     EdgeKind,
     HostLaunch,
     Root,
     RootKind,
     Stored,
+    ViewBox,
 )
 from fusewright.host.regions import ByteRegion, meet, region
 from fusewright.kir.ir import Kernel
@@ -48,7 +48,7 @@ def at(
     access: AccessMode = W,
     root: Root = OUT,
     tensor: str = "t",
-    box: Box | None = None,
+    box: ViewBox | None = None,
 ) -> Binding:
     total = access is W and box is None
     axes = ((_e(nbytes), Int(1)),) if box is None else tuple(zip(box.extent, box.step, strict=True))
@@ -128,7 +128,7 @@ def test_boxes_side_by_side_are_disjoint() -> None:
     """Pieces along the inner axis: hulls overlap, boxes do not."""
 
     def piece(column: int) -> Binding:
-        box = Box(Int(0), (Int(0), Int(64 * column)), (Int(16), Int(64)), (Int(256), Int(1)))
+        box = ViewBox(Int(0), (Int(0), Int(64 * column)), (Int(16), Int(64)), (Int(256), Int(1)))
         return at(64 * column, 15 * 256 + 64, box=box)
 
     assert pairs(*[piece(c) for c in (2, 0, 3, 1)]) == []
@@ -138,7 +138,7 @@ def test_boxes_side_by_side_are_disjoint() -> None:
 
 def pitched(base: int, start: tuple[int, int], extent: tuple[int, int], pitch: int) -> Binding:
     """A box of a value with rows of `pitch` bytes that begins at byte `base` of the arena."""
-    box = Box(Int(base), *(tuple(map(Int, x)) for x in (start, extent)), (Int(pitch), Int(1)))
+    box = ViewBox(Int(base), *(tuple(map(Int, x)) for x in (start, extent)), (Int(pitch), Int(1)))
     offset = base + start[0] * pitch + start[1]
     return at(offset, (extent[0] - 1) * pitch + extent[1], R, ARENA, box=box)
 

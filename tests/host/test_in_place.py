@@ -13,7 +13,7 @@ from host_runs import agreed, run_on_bytes
 
 import fusewright as fw
 from fusewright.errors import UserError
-from fusewright.host.assemble import Call
+from fusewright.host.assemble import KernelCall
 from fusewright.host.in_place import Conflict, in_order
 
 S = fw.TensorSpec
@@ -295,7 +295,7 @@ def test_a_kernel_that_would_lose_what_it_reads_is_caught() -> None:
     (x,) = p.launches
     (d,), (y,) = p.fusion.inputs, p.fusion.outputs
     there = replace(x.reads[0], tensor=y)
-    found = in_order([Call(x.kernel.ir, x.values, x.reads, (there,))], {(y, d): 0})
+    found = in_order([KernelCall(x.kernel.ir, x.values, x.reads, (there,))], {(y, d): 0})
     assert isinstance(found, Conflict) and found.argument is d
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fusewright.core.expr import ZERO, as_expr, mul
 from fusewright.fusion.call_numbers import Lap
-from fusewright.host.laps import Carried, Laps, Part, in_one_launch, lap_of
+from fusewright.host.laps import Carried, LapPart, Laps, in_one_launch, lap_of
 from fusewright.host.one_block import in_one_block
 from fusewright.kir.ir import Buffer, Kernel
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -37,7 +37,7 @@ def laps(kernel: Kernel, step: int = 64) -> Laps:
     start, whole, last = arrays
     lap = lap_of(TRIPS)
     carried = Carried({v: ZERO}, r, start, last)
-    parts = {a: (Part(whole, mul(lap, step)),)}
+    parts = {a: (LapPart(whole, mul(lap, step)),)}
     return Laps(TRIPS, False, INDEX, lap, (carried,), parts, tuple(arrays), (last,))
 
 

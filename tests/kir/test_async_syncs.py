@@ -33,10 +33,10 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.passes.complete_async import complete_async
 from fusewright.kir.passes.prune_syncs import faults
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.kir.text import parse_kernel
 from fusewright.sim.machine import simulate
-from fusewright.sim.verify import Case as Witness, VerifyReport, verify_kernel
+from fusewright.sim.verify import Case as Witness, ReplayReport, verify_kernel
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -57,10 +57,10 @@ def alone(body: str, block: str = "tx < 64") -> Kernel:
 
 
 def final(k: Kernel) -> Kernel:
-    return run_pipeline(k, TARGET, Options(spec=3))
+    return run_pipeline(k, TARGET, PipelineOptions(spec=3))
 
 
-def replayed(k: Kernel) -> VerifyReport:
+def replayed(k: Kernel) -> ReplayReport:
     return verify_kernel(k, Witness(arrays_of(k), outputs=k.params[1:]), blocks=None)
 
 

@@ -30,7 +30,7 @@ from fusewright.kir.passes.expand_reductions import expand_reductions, group_of
 from fusewright.kir.passes.pack_shared import pack_shared
 from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.prune_syncs import prune_syncs
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.kir.spec import Stage, check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
@@ -305,7 +305,7 @@ BLOCKS = [
     ],
 )  # fmt: skip
 def test_reductions_over_a_cluster(block: tuple[int, ...], dims: str, size: int) -> None:
-    k = run_pipeline(reduction(block, size, dims), TARGET, Options(spec=3))
+    k = run_pipeline(reduction(block, size, dims), TARGET, PipelineOptions(spec=3))
     x = np.random.default_rng(size).integers(-9, 9, int(str(k.params[0].size))).astype(np.float32)
     y = np.zeros_like(x)
     arrays = dict(zip(k.params, (x.copy(), y), strict=True))
@@ -424,6 +424,6 @@ def test_two_reductions_need_one_barrier_and_two_mbarriers() -> None:
 
 
 def test_without_counting_they_need_three_barriers() -> None:
-    k = run_pipeline(_two_reductions(), TARGET, Options(without="counting"))
+    k = run_pipeline(_two_reductions(), TARGET, PipelineOptions(without="counting"))
     assert [p[0].relaxed for p in cluster_barriers(k)] == [True, False, False]
     assert len(syncs(k)) == 6

@@ -9,7 +9,7 @@ from fusewright.cuda.emit import emit
 from fusewright.errors import SpecError
 from fusewright.kir.ir import Alloc, Kernel, MbarExpect, MbarWait, RemoteStore
 from fusewright.kir.passes.count_remote_stores import count_remote_stores
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
@@ -148,7 +148,7 @@ def test_elements_of_two_bytes_cannot_be_counted() -> None:
 
 @pytest.mark.parametrize("without", ["", "counting"])
 def test_the_values_arrive(without: str) -> None:
-    k = run_pipeline(kernel(EXCHANGE), TARGET, Options(without=without))
+    k = run_pipeline(kernel(EXCHANGE), TARGET, PipelineOptions(without=without))
     x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     y = np.zeros(4096, np.float32)
     found = simulate(k, dict(zip(k.params, (x, y, y.copy()), strict=True)), outputs=k.params[1:])

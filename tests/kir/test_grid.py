@@ -11,7 +11,7 @@ from sync_kernels import kernel
 from fusewright.core.expr import Int
 from fusewright.errors import UnsupportedError
 from fusewright.kir.passes.place_syncs import place_syncs
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.sim.machine import simulate
 from fusewright.target import target_of
 
@@ -47,7 +47,7 @@ def test_blocks_that_keep_to_their_part_are_ordered_inside(name: str) -> None:
     with pytest.raises(UnsupportedError, match="where blocks may meet"):
         place_syncs(k, TARGET)  # the last store may lie in another block's part
     mine = kernel(f"r[0] = load x[tx]\n{APART[name]}\n{LAST[name]}")
-    final = run_pipeline(mine, TARGET, Options(spec=3))
+    final = run_pipeline(mine, TARGET, PipelineOptions(spec=3))
     x, y = np.arange(4096, dtype=np.float32), np.zeros(4096, np.float32)
     assert not simulate(final, dict(zip(final.params, (x, y), strict=True))).races
 

@@ -18,7 +18,7 @@ from fusewright.kir.analysis.cell_times import CellTimes, cell_times, meet
 from fusewright.kir.analysis.hazards import unordered
 from fusewright.kir.analysis.liveness import interferes, intervals
 from fusewright.kir.analysis.ownership import even_edges, footprint, shared_nbytes
-from fusewright.kir.analysis.times import Timeline, timeline
+from fusewright.kir.analysis.times import StatementTimes, timeline
 from fusewright.kir.ir import Buffer, Kernel
 from fusewright.kir.passes.pack_shared import pack_shared, packing_of
 from fusewright.kir.passes.packing import Item, Overlap, Rules, pack, total_nbytes
@@ -250,7 +250,7 @@ def test_random_kernels_keep_what_is_needed(seed: int) -> None:
             assert not meet(*times, (spans[j][0] - spans[i][0]) // 4), (seed, a.buffer, b.buffer)
 
 
-def _times(buffer: Buffer, found: Sequence[Access], line: Timeline) -> CellTimes:
+def _times(buffer: Buffer, found: Sequence[Access], line: StatementTimes) -> CellTimes:
     rows = [
         footprint(a, 0, even_edges(shared_nbytes(buffer), 4)) for a in found if a.buffer is buffer
     ]

@@ -18,8 +18,8 @@ from fusewright.kir import pipeline
 from fusewright.kir.ir import BlockSync, Kernel
 from fusewright.kir.pipeline import (
     PIPELINE,
-    Options,
     Pass,
+    PipelineOptions,
     run_pass,
     run_pass_on_text,
     run_pipeline,
@@ -54,7 +54,7 @@ def test_stages_never_go_back() -> None:
 
 
 def test_a_row_sum_goes_through_with_one_barrier() -> None:
-    kernel = run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(spec=3))
+    kernel = run_pipeline(parse_kernel(ROW_SUM), TARGET, PipelineOptions(spec=3))
     assert sum(isinstance(s, BlockSync) for s in walk_statements(kernel)) == 1
     x = np.arange(4096, dtype=np.float32)
     y = np.zeros(16, np.float32)
@@ -66,7 +66,7 @@ def test_a_row_sum_goes_through_with_one_barrier() -> None:
 @pytest.mark.parametrize("seed", range(200, 225))
 def test_random_kernels_compute_the_same(seed: int) -> None:
     kernel = random_kernel(seed)
-    final = run_pipeline(kernel, TARGET, Options(spec=3))
+    final = run_pipeline(kernel, TARGET, PipelineOptions(spec=3))
     assert np.array_equal(run(kernel), run(final), equal_nan=True)
 
 
@@ -79,7 +79,7 @@ def test_what_a_pass_left_alone_is_checked_for_a_later_stage_only(
         checked.append((kernel, stage))
 
     monkeypatch.setattr(pipeline, "check_kernel", check)
-    run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(spec=2))
+    run_pipeline(parse_kernel(ROW_SUM), TARGET, PipelineOptions(spec=2))
     assert len(set(checked)) == len(checked) < len(PIPELINE)
     assert {stage for _, stage in checked} == set(STAGES)
 
@@ -99,7 +99,7 @@ def test_a_pass_that_changes_nothing_returns_the_kernel_it_was_given(seed: int) 
 def test_the_input_is_checked_first() -> None:
     bad = parse_kernel(ROW_SUM.replace("for (i < 2)", "for (i < tx)"))
     with pytest.raises(SpecError, match="stage lowered, check 'uniform extents'"):
-        run_pipeline(bad, TARGET, Options(spec=1))
+        run_pipeline(bad, TARGET, PipelineOptions(spec=1))
 
 
 def _with_pass(monkeypatch: pytest.MonkeyPatch, run: pipeline.Run) -> Pass:
@@ -129,7 +129,7 @@ def test_a_crash_writes_a_program_that_crashes_too(monkeypatch: pytest.MonkeyPat
 
     _with_pass(monkeypatch, fail)
     with pytest.raises(InternalError) as error:
-        run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(spec=1))
+        run_pipeline(parse_kernel(ROW_SUM), TARGET, PipelineOptions(spec=1))
     message = str(error.value)
     assert "pass breaks failed on kernel row_sum: ValueError: no such luck" in message
     program = Path(message.split("python ")[1].split("'")[0])
@@ -153,7 +153,7 @@ def test_a_pass_that_breaks_the_spec_is_an_internal_error(monkeypatch: pytest.Mo
     bad = parse_kernel(ROW_SUM.replace("for (i < 2)", "for (i < tx)"))
     _with_pass(monkeypatch, lambda kernel, target: bad)
     with pytest.raises(InternalError, match=r"pass breaks failed .* check 'uniform extents'"):
-        run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(spec=2))
+        run_pipeline(parse_kernel(ROW_SUM), TARGET, PipelineOptions(spec=2))
 
 
 def test_errors_of_the_user_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +166,12 @@ def test_errors_of_the_user_pass_through(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_dump_all_and_diff(tmp_path: Path) -> None:
-    run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(dump="all", dump_dir=tmp_path))
+    run_pipeline(parse_kernel(ROW_SUM), TARGET, PipelineOptions(dump="all", dump_dir=tmp_path))
     files = sorted(f.name for f in (tmp_path / "row_sum").iterdir())
     assert files == [f"{i:02}_{p.name}.kir" for i, p in enumerate(PIPELINE)]
     (packed,) = (tmp_path / "row_sum").glob("*_pack_shared.kir")
     check_kernel(parse_kernel(packed.read_text()), "packed")
-    run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(dump="diff", dump_dir=tmp_path))
+    run_pipeline(parse_kernel(ROW_SUM), TARGET, PipelineOptions(dump="diff", dump_dir=tmp_path))
     (expanded,) = (tmp_path / "row_sum").glob("*_expand_reductions.kir")
     assert "+++ expand_reductions" in expanded.read_text()
     assert (tmp_path / "row_sum" / files[-1]).read_text() == "(unchanged)\n"
@@ -179,7 +179,7 @@ def test_dump_all_and_diff(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    options = Options(dump="all", dump_dir=tmp_path / "file")
+    options = PipelineOptions(dump="all", dump_dir=tmp_path / "file")
     with pytest.raises(
         UserError, match=r"FUSEWRIGHT_DUMP_DIR: .*row_sum cannot be written \(Not a"
     ):
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_dump_is_refused() -> None:
     with pytest.raises(UserError, match="FUSEWRIGHT_DUMP='fuse': use all, diff or a pass: ma"):
-        run_pipeline(parse_kernel(ROW_SUM), TARGET, Options(dump="fuse"))
+        run_pipeline(parse_kernel(ROW_SUM), TARGET, PipelineOptions(dump="fuse"))
 
 
 def test_knobs_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_knobs_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEWRIGHT_SPEC", "3")
     monkeypatch.setenv("FUSEWRIGHT_CACHE", "off")
     monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", "/somewhere")
-    assert Options().spec == 3
+    assert PipelineOptions().spec == 3
     assert knobs.CACHE.get() is False
     assert knobs.CACHE_DIR.get() == Path("/somewhere")
     monkeypatch.setenv("FUSEWRIGHT_SPEC", "7")

@@ -10,7 +10,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.kir.ir import If, Kernel, Load
-from fusewright.kir.lower_operands import Reader
+from fusewright.kir.lower_operands import OperandReader
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 
@@ -58,6 +58,6 @@ def test_vectors_are_read_whole_and_filled_where_they_lack(
 def test_without_fills_behind_the_read_each_part_would_be_a_branch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Reader, "_needs_parts", lambda *_: False)
+    monkeypatch.setattr(OperandReader, "_needs_parts", lambda *_: False)
     (kernel,) = fw.compile(fw.trace(neighbours, fw.TensorSpec(SHAPE, "float16"))).kernels
     assert loads_of_parts(kernel.ir)

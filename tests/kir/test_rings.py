@@ -15,7 +15,7 @@ from fusewright.core.node import Node, rewrite
 from fusewright.errors import ScheduleError
 from fusewright.kir import ir
 from fusewright.kir.passes.materialise_rings import materialise_rings
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.kir.text import parse_kernel
 from fusewright.kir.traverse import walk_statements
 from fusewright.sim.machine import simulate
@@ -61,7 +61,7 @@ def case_of(p: Lowered, k: ir.Kernel) -> tuple[Case, np.ndarray]:
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_are_right_and_every_sync_is_needed(name: str) -> None:
     p = PRODUCTS[name]
-    k = run_pipeline(parse_kernel(p.text()), TARGET, Options(spec=3))
+    k = run_pipeline(parse_kernel(p.text()), TARGET, PipelineOptions(spec=3))
     case, expected = case_of(p, k)
     arrays = {b: a.copy() for b, a in case.arrays.items()}
     simulate(k, arrays)
@@ -91,7 +91,9 @@ def test_analyses_do_not_grow_with_trips(ring: str) -> None:
     counted: list[int] = []
     for k in (1024, 65536):
         kernel = parse_kernel(Lowered(m=128, n=64, k=k, ring=ring).text())
-        counted.append(calls(lambda kernel=kernel: run_pipeline(kernel, TARGET, Options(spec=1))))
+        counted.append(
+            calls(lambda kernel=kernel: run_pipeline(kernel, TARGET, PipelineOptions(spec=1)))
+        )
     assert counted[1] < 1.25 * counted[0]
 
 

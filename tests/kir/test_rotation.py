@@ -18,7 +18,7 @@ from sync_kernels import kernel
 
 from fusewright.errors import UnsupportedError
 from fusewright.kir.analysis.accesses import find
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.kir.text import parse_kernel
 from fusewright.target import target_of
 
@@ -144,7 +144,7 @@ def products(seeds: range) -> int:
     fewer = 0
     for seed in seeds:
         p, rng = random_product(seed), random.Random(seed)
-        final = run_pipeline(parse_kernel(p.text()), TARGET, Options(spec=1))
+        final = run_pipeline(parse_kernel(p.text()), TARGET, PipelineOptions(spec=1))
         texts = [str(final), *(str(changed(final, rng)) for _ in range(3))]
         fewer += sum(assert_shows_all(text, parse_kernel) for text in texts)
     return fewer
@@ -177,6 +177,6 @@ def test_kernels_are_the_same_as_with_two_periods() -> None:
         m=128 * 20, n=64, k=64 * 7, blocks=1, suffix="boxes",
         ring="stages 3 warp_specialized registers (40, 232)",
     )  # fmt: skip
-    few = str(run_pipeline(parse_kernel(p.text()), TARGET, Options(spec=1)))
+    few = str(run_pipeline(parse_kernel(p.text()), TARGET, PipelineOptions(spec=1)))
     with standing_for_loops(turned=False, shortened=True):
-        assert str(run_pipeline(parse_kernel(p.text()), TARGET, Options(spec=1))) == few
+        assert str(run_pipeline(parse_kernel(p.text()), TARGET, PipelineOptions(spec=1))) == few

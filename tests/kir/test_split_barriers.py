@@ -24,9 +24,9 @@ from fusewright.kir.passes.place_syncs import place_syncs
 from fusewright.kir.passes.promote import promote
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.split_syncs import LEAST_OPERATIONS
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.sim.machine import simulate
-from fusewright.sim.verify import Case, VerifyReport, verify_kernel
+from fusewright.sim.verify import Case, ReplayReport, verify_kernel
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -64,7 +64,7 @@ def exchange(
 
 
 def final(k: Kernel, without: str = "") -> Kernel:
-    return run_pipeline(k, TARGET, Options(spec=3, without=without))
+    return run_pipeline(k, TARGET, PipelineOptions(spec=3, without=without))
 
 
 def total(k: Kernel) -> int:
@@ -83,7 +83,7 @@ def output(k: Kernel, n: int | None = None) -> np.ndarray:
     return found[k.params[1]]
 
 
-def report(k: Kernel, n: int | None = None) -> VerifyReport:
+def report(k: Kernel, n: int | None = None) -> ReplayReport:
     symbols = dict.fromkeys(k.symbols, n or 0)
     return verify_kernel(k, Case(arrays(k), symbols=symbols, outputs=k.params[1:]))
 
@@ -155,7 +155,7 @@ def test_one_warp_meets_as_before() -> None:
 
 
 def test_without_mbarriers_that_wait_the_sync_is_a_full_one() -> None:
-    k = run_pipeline(exchange(), target_of("sm_80"), Options(spec=3))
+    k = run_pipeline(exchange(), target_of("sm_80"), PipelineOptions(spec=3))
     assert not split_barriers(k) and total(k) == 256
 
 
@@ -365,7 +365,9 @@ def test_a_proxy_fence_stands_before_the_arrival() -> None:
     body = PAIR.replace("for (i < 4) {", "for (i < 1) {").replace("i%2", "0")
     body = body.replace("r[2] = load a[63 - tx]", "bulk_store y[0] = a[0] size 64 by thread 0")
     body += "\nasync_commit #5 kind(bulk)\nasync_wait #6 kind(bulk)"
-    k = run_pipeline(kernel(body.replace("store y[tx] = r[2]", "")), TARGET, Options(spec=0))
+    k = run_pipeline(
+        kernel(body.replace("store y[tx] = r[2]", "")), TARGET, PipelineOptions(spec=0)
+    )
     kinds = [type(s).__name__ for s in syncs(k)]
     assert kinds.index("ProxyFence") < kinds.index("MbarArrive") < kinds.index("MbarWait")
     assert not unfenced(k)

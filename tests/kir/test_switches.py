@@ -10,7 +10,7 @@ from fusewright.kir.analysis.accesses import shared_allocs
 from fusewright.kir.analysis.hazards import unordered
 from fusewright.kir.analysis.ownership import shared_nbytes
 from fusewright.kir.ir import Kernel
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
@@ -52,7 +52,7 @@ def total(k: Kernel) -> int:
     ],
 )
 def test_what_each_part_buys(without: str, nbytes: int, order: str) -> None:
-    k = run_pipeline(kernel(ALL), TARGET, Options(spec=2, without=without))
+    k = run_pipeline(kernel(ALL), TARGET, PipelineOptions(spec=2, without=without))
     assert (total(k), outline(k)) == (nbytes, order)
     assert not unordered(k)
 
@@ -61,9 +61,9 @@ def test_an_unknown_switch_is_refused() -> None:
     with pytest.raises(
         UserError, match="FUSEWRIGHT_WITHOUT='prune': use scopes, in_place, counting, promo"
     ):
-        run_pipeline(kernel(ALL), TARGET, Options(without="prune"))
+        run_pipeline(kernel(ALL), TARGET, PipelineOptions(without="prune"))
 
 
 def test_the_switches_are_a_knob(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEWRIGHT_WITHOUT", "scopes")
-    assert Options().without == "scopes"
+    assert PipelineOptions().without == "scopes"

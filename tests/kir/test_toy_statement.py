@@ -28,7 +28,7 @@ from fusewright.kir.ir import (
     Statement,
 )
 from fusewright.kir.passes.prune_syncs import faults
-from fusewright.kir.pipeline import Options, run_pipeline
+from fusewright.kir.pipeline import PipelineOptions, run_pipeline
 from fusewright.kir.rules import lives_in
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.syntax import TEMPLATES, derive
@@ -36,7 +36,7 @@ from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traits import AsyncKind, MemoryUse, with_group
 from fusewright.sim.accesses import elements_of, reach_of
 from fusewright.sim.asynchrony import issued_by
-from fusewright.sim.frame import Frame, Run, Step
+from fusewright.sim.frame import BatchFrame, Run, Step
 from fusewright.sim.machine import simulate
 from fusewright.sim.statements import MEANINGS
 from fusewright.sim.trace import SyncEvent
@@ -104,7 +104,7 @@ def spelling(w: Writer, s: ScatterRows) -> None:
 def meaning(s: ScatterRows, run: Run) -> Step:
     rows = [[reach_of(s, u, run) for u in use.runs] for use in s.memory_uses()]
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = issued_by(f, s.issuer)
         if not some:
             return
@@ -147,7 +147,7 @@ def of(*parts: str) -> Kernel:
 
 
 def final(k: Kernel) -> Kernel:
-    return run_pipeline(k, TARGET, Options(spec=3))
+    return run_pipeline(k, TARGET, PipelineOptions(spec=3))
 
 
 def arrays_of(k: Kernel) -> dict[Buffer, np.ndarray]:

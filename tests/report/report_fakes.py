@@ -19,7 +19,7 @@ from fusewright.fusion.ir import (
     Tensor,
     contiguous_strides,
 )
-from fusewright.host.assemble import Call, HostProgram, assemble
+from fusewright.host.assemble import HostProgram, KernelCall, assemble
 from fusewright.host.groups import Reason
 from fusewright.host.subspans import natural
 from fusewright.kir.ir import Kernel
@@ -153,7 +153,9 @@ class FakeProgram:
     @cached_property
     def host(self) -> HostProgram:
         calls = [
-            Call(x.kernel.ir, (), tuple(map(natural, x.inputs)), tuple(map(natural, x.outputs)))
+            KernelCall(
+                x.kernel.ir, (), tuple(map(natural, x.inputs)), tuple(map(natural, x.outputs))
+            )
             for x in self.launches
         ]
         return assemble(self.fusion, calls)

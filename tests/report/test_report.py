@@ -26,7 +26,7 @@ from fusewright.report.memory_map import memory_map_svg, memory_map_text
 from fusewright.report.svg import colour, text_width
 from fusewright.report.table import nbytes_text, plural, table
 from fusewright.report.text import report_text
-from fusewright.report.timeline import Box, Mark, Ordered, Timeline, timeline
+from fusewright.report.timeline import LifetimeBox, Ordered, SyncMark, Timeline, timeline
 from fusewright.report.traffic import traffic
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -195,10 +195,14 @@ def test_a_box_spans_the_steps_between_write_and_last_read() -> None:
     assert _timeline() == Timeline(
         nsteps=8,
         nbytes=256,
-        boxes=(Box("a", 0, 128, 0, 2), Box("b", 128, 128, 3, 5), Box("c", 0, 128, 6, 7)),
+        boxes=(
+            LifetimeBox("a", 0, 128, 0, 2),
+            LifetimeBox("b", 128, 128, 3, 5),
+            LifetimeBox("c", 0, 128, 6, 7),
+        ),
         marks=(
-            Mark(1, 1, "block", "RAW a: the store of a row before its reads"),
-            Mark(4, 2, "block", "RAW b, WAR a & c"),
+            SyncMark(1, 1, "block", "RAW a: the store of a row before its reads"),
+            SyncMark(4, 2, "block", "RAW b, WAR a & c"),
         ),
     )
 
@@ -213,7 +217,9 @@ def test_the_memory_map_as_text() -> None:
 
 
 def test_a_long_kernel_is_squeezed_into_the_page() -> None:
-    long = Timeline(1000, 64, (Box("a", 0, 64, 0, 999),), (Mark(500, 1, "block", "RAW"),))
+    long = Timeline(
+        1000, 64, (LifetimeBox("a", 0, 64, 0, 999),), (SyncMark(500, 1, "block", "RAW"),)
+    )
     lines = memory_map_text(long).splitlines()
     assert lines[1].count("#") == 71 and lines[1].count("|") == 1
 
@@ -242,9 +248,9 @@ def test_the_memory_map_is_well_formed_svg_and_escapes_reasons() -> None:
 
 def test_texts_of_the_memory_map_stand_apart_from_each_other_and_from_arcs() -> None:
     orders = (Ordered(0, 5, "a pair"),)
-    marks = tuple(Mark(k, k, "block", "RAW", orders) for k in (1, 2, 3))
-    thin = tuple(Box(f"barrier{k}", 8 * k, 8, k, k + 1) for k in range(4))
-    side = tuple(Box(f"workspace{k}", 512, 512, k, k) for k in range(4))
+    marks = tuple(SyncMark(k, k, "block", "RAW", orders) for k in (1, 2, 3))
+    thin = tuple(LifetimeBox(f"barrier{k}", 8 * k, 8, k, k + 1) for k in range(4))
+    side = tuple(LifetimeBox(f"workspace{k}", 512, 512, k, k) for k in range(4))
     root = ElementTree.fromstring(memory_map_svg(Timeline(6, 1024, (*thin, *side), marks)))
     texts = [(float(t.attrib["x"]), float(t.attrib["y"]), t) for t in root.iter(f"{_SVG}text")]
     spans = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.frontends.bound import Compiled, SharedCall
+from fusewright.frontends.bound import BoundProgram, SharedCall
 from fusewright.fusion import trees
 from fusewright.fusion.ir import Input
 from fusewright.runtime.libraries import Interface, Jax
@@ -201,7 +201,7 @@ def test_calls_that_are_bound_show_views_of_what_they_are_given() -> None:
             return [y if not out else out[0], values[0][::-1].copy()]
 
     x, w = arrays()
-    compiled = Compiled(program, trees.flatten([x] * 8)[1])
+    compiled = BoundProgram(program, trees.flatten([x] * 8)[1])
     call = SharedCall(Launches(), (0, 2), False, (0, 1), compiled, False)  # type: ignore[arg-type]
     assert_shared(call.run((x, "a flag", w), {}, None), x, w)
     out = np.exp(x) + w

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fusewright.runtime import cache as cache_module
-from fusewright.runtime.cache import Entry, KernelCache, _checksum, cache_key
+from fusewright.runtime.cache import CacheEntry, KernelCache, _checksum, cache_key
 
 KEY = cache_key("text", "sm_90a")
 OTHER = cache_key("text", "sm_80")
@@ -36,7 +36,7 @@ def signed(entry: str, cubin: bytes = b"code") -> bytes:
 
 def test_what_was_put_is_found_by_another_cache_of_the_folder(folder: Path) -> None:
     assert KernelCache(folder).put(KEY, b"code", {"registers": 32})
-    assert KernelCache(folder).get(KEY) == Entry(b"code", {"registers": 32})
+    assert KernelCache(folder).get(KEY) == CacheEntry(b"code", {"registers": 32})
     assert KernelCache(folder).get(OTHER) is None
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_entry_is_a_miss_and_is_replaced(folder: Path, damage) -> None
     damage(record_of(folder))
     assert cache.get(KEY) is None
     assert not record_of(folder).exists()
-    assert cache.put(KEY, b"code", {}) and cache.get(KEY) == Entry(b"code", {})
+    assert cache.put(KEY, b"code", {}) and cache.get(KEY) == CacheEntry(b"code", {})
 
 
 META = {"ptx": ".version 8.7", "log": "", "seconds": 0.5, "nested": {"a": [1, None, True]}}
@@ -124,7 +124,7 @@ def test_no_flipped_bit_and_no_shorter_file_is_believed(
         (line,) = caplog.messages
         assert "is damaged and was removed" in line
         cache.put(KEY, b"\x7fELF code", META)
-    assert cache.get(KEY) == Entry(b"\x7fELF code", META)
+    assert cache.get(KEY) == CacheEntry(b"\x7fELF code", META)
 
 
 def test_a_missing_cubin_is_a_miss(folder: Path) -> None:

@@ -17,7 +17,7 @@ from fake_fixtures import gpu  # noqa: F401
 import fusewright as fw
 from fusewright import driver as driver_module
 from fusewright.errors import UserError
-from fusewright.frontends.tune import LEAST_GAIN, MOST, Run
+from fusewright.frontends.tune import LEAST_GAIN, MOST, TrialRun
 from fusewright.runtime import clock as clock_module
 from fusewright.runtime.arrays import describe
 from fusewright.runtime.cache import KernelCache
@@ -42,10 +42,10 @@ class Times:
         self.wanted = wanted
         self.factor = factor
         self.device = device
-        self.runs: list[Run] = []
+        self.runs: list[TrialRun] = []
 
     def __call__(self, runs: Sequence[Callable[[], object]]) -> list[float]:
-        self.runs = [r for r in runs if isinstance(r, Run)]
+        self.runs = [r for r in runs if isinstance(r, TrialRun)]
         assert len(self.runs) == len(runs)
         return [10 * (self.factor if r.params.scheduler == self.wanted else 1) for r in self.runs]
 

@@ -11,7 +11,7 @@ import fusewright as fw
 from fusewright import forms
 from fusewright.fusion.ir import Fusion
 from fusewright.fusion.passes.row_partials import row_partials
-from fusewright.fusion.persistent_rows import Held
+from fusewright.fusion.persistent_rows import RowRegisters
 from fusewright.gates.code import code_problems
 from fusewright.kir.ir import CpAsync, For, SyncStatement
 from fusewright.kir.traverse import walk_statements
@@ -96,7 +96,7 @@ def test_a_row_takes_one_barrier_of_the_cluster(fn: Any) -> None:
 
 
 def test_rows_of_a_block_or_of_odd_lengths_are_in_no_cluster() -> None:
-    held = Held((2, 2), (2,), 1)
+    held = RowRegisters((2, 2), (2,), 1)
     assert held.blocks(8192) and not held.blocks(131_072)
     (found,) = held.slices(131_072, MAX_CLUSTER, TARGET.shared_nbytes_per_sm)
     assert (found.cluster, found.length, found.blocks) == (8, 16_384, 1)
@@ -104,7 +104,7 @@ def test_rows_of_a_block_or_of_odd_lengths_are_in_no_cluster() -> None:
     assert held.slices(131_073, MAX_CLUSTER) == []
     assert held.slices(131_072, 4) == []
     assert held.slices(1 << 19, MAX_CLUSTER) == []
-    assert Held((2, 4), (), 1).slices(32_000, MAX_CLUSTER) == []
+    assert RowRegisters((2, 4), (), 1).slices(32_000, MAX_CLUSTER) == []
 
 
 def test_targets_without_clusters_read_long_rows_twice() -> None:

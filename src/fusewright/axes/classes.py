@@ -14,11 +14,11 @@ from fusewright.axes import transforms
 from fusewright.axes.independence import Answers, Domains, Independence
 from fusewright.axes.lines import Changes, Lines, Mark
 from fusewright.axes.ties import Tie
-from fusewright.axes.words import Atom, Digit, Word, ratio, word_extent
+from fusewright.axes.words import Digit, LineAtom, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, Int, IntLike, Var, as_expr, constant_value, mod
 from fusewright.errors import InternalError
 
-__all__ = ["Atom", "AxisClass", "AxisGraph", "Digit"]
+__all__ = ["AxisClass", "AxisGraph", "Digit", "LineAtom"]
 
 
 class AxisClass:
@@ -30,7 +30,7 @@ class AxisClass:
 
     __slots__ = ("atom", "digits", "extent")
 
-    def __init__(self, digits: Word, atom: Atom | None) -> None:
+    def __init__(self, digits: Word, atom: LineAtom | None) -> None:
         self.digits = digits
         self.atom = atom
         self.extent = word_extent(digits)
@@ -96,7 +96,7 @@ class AxisGraph:
         self.memo: dict[object, object] = {}
         self._memo_version = -1
         self._classes: dict[Word, AxisClass] = {}
-        self._units: dict[Atom, AxisClass] = {}
+        self._units: dict[LineAtom, AxisClass] = {}
         self._anonymous = AxisClass((), None)
         self._normal: dict[AxisClass, AxisClass] = {}
         self._marked: list[tuple[int, dict[AxisClass, AxisClass]]] = []
@@ -167,7 +167,7 @@ class AxisGraph:
         size = as_expr(extent)
         return self._of_atom(self.lines.fresh(size, name or "i"))
 
-    def _of_atom(self, atom: Atom) -> AxisClass:
+    def _of_atom(self, atom: LineAtom) -> AxisClass:
         if atom.extent != ONE:
             return self._of_word(self.lines.normal(transforms.whole(atom)))
         found = self._units.get(atom)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.values import Table, base_of, find_run
-from fusewright.axes.words import Atom, Digit
+from fusewright.axes.words import Digit, LineAtom
 from fusewright.core.expr import ZERO
 
 
@@ -21,7 +21,7 @@ def covers(graph: AxisGraph, known: Iterable[AxisClass], wanted: Iterable[AxisCl
     missing = [c for c in map(graph.normal, wanted) if not c.is_unit and c not in given]
     if not missing:
         return True
-    by_atom: dict[Atom, list[Digit]] = {}
+    by_atom: dict[LineAtom, list[Digit]] = {}
     for c in given:
         for d in c.word:
             by_atom.setdefault(d.atom, []).append(d)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from fusewright.axes.words import (
-    Atom,
     Definition,
     Digit,
+    LineAtom,
     Twist,
     Word,
     aligned_core,
@@ -81,7 +81,7 @@ class Changes:
     mark: Mark
     after: Mark
     writes: tuple[Write, ...]
-    made: tuple[tuple[str, dict[tuple[Expr, Expr], Atom], dict[Atom, None]], ...]
+    made: tuple[tuple[str, dict[tuple[Expr, Expr], LineAtom], dict[LineAtom, None]], ...]
 
 
 class Lines:
@@ -90,10 +90,10 @@ class Lines:
     def __init__(self) -> None:
         self._parent: dict[int, tuple[int, Expr]] = {}
         self._names: list[str] = []
-        self._atoms: dict[int, dict[tuple[Expr, Expr], Atom]] = {}
-        self.definition: dict[Atom, Definition] = {}
-        self.named: dict[Definition, Atom] = {}
-        self._users: dict[int, dict[Atom, None]] = {}
+        self._atoms: dict[int, dict[tuple[Expr, Expr], LineAtom]] = {}
+        self.definition: dict[LineAtom, Definition] = {}
+        self.named: dict[Definition, LineAtom] = {}
+        self._users: dict[int, dict[LineAtom, None]] = {}
         self._log: list[Write] | None = None
         self._marks = 0
         self._stamp = 0
@@ -219,32 +219,32 @@ class Lines:
         """The representative of a line."""
         return self.find(line)[0]
 
-    def atom(self, line: int, low: Expr, extent: Expr) -> Atom:
+    def atom(self, line: int, low: Expr, extent: Expr) -> LineAtom:
         """The canonical atom of an interval."""
         root, offset = self.find(line)
         key = (low + offset, extent)
         table = self._atoms[root]
         found = table.get(key)
         if found is None:
-            found = Atom(root, key[0], extent, self._names[root])
+            found = LineAtom(root, key[0], extent, self._names[root])
             self.put(table, key, found)
         return found
 
-    def fresh(self, extent: Expr, name: str) -> Atom:
+    def fresh(self, extent: Expr, name: str) -> LineAtom:
         """The atom `[0, extent)` of a new line."""
         return self.atom(self.new_line(name), ZERO, extent)
 
-    def canonical(self, atom: Atom) -> Atom:
+    def canonical(self, atom: LineAtom) -> LineAtom:
         """The atom on the representative line."""
         if atom.line not in self._parent:
             return atom
         return self.atom(atom.line, atom.low, atom.extent)
 
-    def atoms_on(self, root: int) -> tuple[Atom, ...]:
+    def atoms_on(self, root: int) -> tuple[LineAtom, ...]:
         """The atoms of a representative line, oldest first."""
         return tuple(self._atoms[root].values())
 
-    def units(self) -> tuple[Atom, ...]:
+    def units(self) -> tuple[LineAtom, ...]:
         """The canonical atoms of extent 1, by line."""
         return tuple(
             a
@@ -254,7 +254,7 @@ class Lines:
             if a.extent == ONE
         )
 
-    def users_of(self, root: int) -> tuple[Atom, ...]:
+    def users_of(self, root: int) -> tuple[LineAtom, ...]:
         """The atoms whose definition mentions a representative line."""
         atoms = dict.fromkeys(self.canonical(a) for a in self._users[root])
         return tuple(a for a in atoms if a in self.definition)
@@ -278,12 +278,12 @@ class Lines:
             stack.extend(self.root(d.atom.line) for d in self.below(root))
         return seen
 
-    def absorb(self, kept: int, gone: int, offset: Expr) -> list[tuple[Atom, Atom]]:
+    def absorb(self, kept: int, gone: int, offset: Expr) -> list[tuple[LineAtom, LineAtom]]:
         """Make the representative `gone` a part of `kept`: `position(kept) = position(gone) +
         offset`. Returns pairs (moved atom, its new canonical atom)."""
         self.put(self._parent, gone, (kept, offset))
         self.structure = self._stamp
-        moved: list[tuple[Atom, Atom]] = []
+        moved: list[tuple[LineAtom, LineAtom]] = []
         for old in self.atoms_on(gone):
             moved.append((old, self.atom(kept, old.low + offset, old.extent)))
         for user in self._users[gone]:
@@ -292,18 +292,18 @@ class Lines:
 
     # ----- words
 
-    def define(self, atom: Atom, definition: Definition) -> None:
+    def define(self, atom: LineAtom, definition: Definition) -> None:
         """Give an atom its definition, which must be in normal form and new."""
         self._define(atom, definition)
         self.structure = self._stamp
 
-    def _define(self, atom: Atom, definition: Definition) -> None:
+    def _define(self, atom: LineAtom, definition: Definition) -> None:
         self.put(self.definition, atom, definition)
         self.put(self.named, definition, atom)
         for d in digits_of(definition):
             self.put(self._users[self.root(d.atom.line)], atom, None)
 
-    def undefine(self, atom: Atom) -> Definition | None:
+    def undefine(self, atom: LineAtom) -> Definition | None:
         """Take an atom's definition away and return it."""
         old = self.drop(self.definition, atom)
         self.structure = self._stamp
@@ -357,7 +357,7 @@ class Lines:
             return replace(definition, base=base, by=by)
         return self.normal(definition)
 
-    def box(self, word: Word) -> Atom:
+    def box(self, word: Word) -> LineAtom:
         """The atom whose value is the number that a normal word spells."""
         if len(word) == 1 and word[0].is_whole:
             return word[0].atom
@@ -369,7 +369,7 @@ class Lines:
         self._define(atom, word)  # of a line of its own: nothing that stands changes
         return atom
 
-    def twist(self, definition: Twist) -> Atom:
+    def twist(self, definition: Twist) -> LineAtom:
         """The atom whose value is one word twisted by another."""
         found = self.named.get(definition)
         if found is None:

@@ -22,9 +22,9 @@ from fusewright.axes.values import (
     unpacked,
 )
 from fusewright.axes.words import (
-    Atom,
     Definition,
     Digit,
+    LineAtom,
     Twist,
     Word,
     aligned_core,
@@ -256,7 +256,7 @@ class _Ledger:
     lines: Lines
     independence: Independence
     table: Table
-    live: dict[Atom, list[_Piece]] = field(default_factory=dict[Atom, list[_Piece]])
+    live: dict[LineAtom, list[_Piece]] = field(default_factory=dict[LineAtom, list[_Piece]])
     loops: list[_Piece] = field(default_factory=list[_Piece])
     predicates: list[Cond] = field(default_factory=list[Cond])
     borrowed: list[Cond] = field(default_factory=list[Cond])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fusewright.axes.independence import Domains
 from fusewright.axes.lines import Lines
-from fusewright.axes.words import Atom, Definition, Digit, Twist, Word, cut_aligned, ratio
+from fusewright.axes.words import Definition, Digit, LineAtom, Twist, Word, cut_aligned, ratio
 from fusewright.core.expr import ONE, Expr, mul
 
 
@@ -21,7 +21,7 @@ class Tie:
         self._lines = lines
         self._domains = domains
         self._pending: list[tuple[Word, Word]] = []
-        self._same: list[tuple[Atom, Atom]] = []
+        self._same: list[tuple[LineAtom, LineAtom]] = []
 
     def run(self, u: Word, v: Word) -> bool:
         """Whether the words could be equated; on False the caller rolls back."""
@@ -138,12 +138,12 @@ class Tie:
     def _is_free(self, d: Digit) -> bool:
         return d.is_whole and self._is_open(d.atom)
 
-    def _is_open(self, atom: Atom) -> bool:
+    def _is_open(self, atom: LineAtom) -> bool:
         return atom not in self._lines.definition
 
     # ----- the two edits
 
-    def _join(self, a: Atom, b: Atom) -> bool:
+    def _join(self, a: LineAtom, b: LineAtom) -> bool:
         """Make two atoms one. Refused when they lie at two places of one line."""
         lines, domains = self._lines, self._domains
         if a is b:
@@ -159,14 +159,14 @@ class Tie:
         domains.joined(a.line, b.line)
         return self._renew(a.line)
 
-    def _define(self, atom: Atom, word: Word) -> bool:
+    def _define(self, atom: LineAtom, word: Word) -> bool:
         """Define a free atom by a word."""
         if not self._redefine(atom, self._lines.normal(word)):
             return False
         self._domains.defined(atom.line)
         return self._renew(atom.line)
 
-    def _redefine(self, atom: Atom, definition: Definition) -> bool:
+    def _redefine(self, atom: LineAtom, definition: Definition) -> bool:
         """Give an atom a definition in normal form; what became equal by it is left pending."""
         lines = self._lines
         here = lines.definition.get(atom)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from fusewright.axes.independence import Independence
 from fusewright.axes.lines import Lines
-from fusewright.axes.words import Atom, Digit, Serpentine, Skew, Twist, Word, ratio, word_extent
+from fusewright.axes.words import Digit, LineAtom, Serpentine, Skew, Twist, Word, ratio, word_extent
 from fusewright.core.expr import ONE, ZERO, Expr, ceildiv, constant_value, mul
 from fusewright.errors import ScheduleError
 
 
-def whole(atom: Atom) -> Word:
+def whole(atom: LineAtom) -> Word:
     """The word of an atom."""
     return (Digit(atom, ONE, atom.extent),)
 
 
-def resized(lines: Lines, word: Word, low: Expr, high: Expr) -> Atom:
+def resized(lines: Lines, word: Word, low: Expr, high: Expr) -> LineAtom:
     """The atom with `low` more positions in front of a word and `high` behind it."""
     atom = lines.box(word)
     return lines.atom(atom.line, atom.low - low, low + atom.extent + high)

@@ -15,9 +15,9 @@ from typing import Protocol, TypeAlias, TypeVar, assert_never
 
 from fusewright.axes.lines import Lines
 from fusewright.axes.words import (
-    Atom,
     Definition,
     Digit,
+    LineAtom,
     Twist,
     Word,
     aligned_core,
@@ -42,7 +42,7 @@ class Given:
 class Along:
     """An atom from another atom of its line."""
 
-    source: Atom
+    source: LineAtom
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ Origin: TypeAlias = Given | Along | Pack | Unpack
 class Fact:
     """`(atom // stride) % extent` is known; derived from facts with smaller numbers only."""
 
-    atom: Atom
+    atom: LineAtom
     stride: Expr
     extent: Expr
     top: Expr
@@ -85,7 +85,7 @@ class Value:
     predicates: tuple[Cond, ...]
 
 
-class Piece(Protocol):
+class AtomPart(Protocol):
     """A part of an atom."""
 
     @property
@@ -96,7 +96,7 @@ class Piece(Protocol):
     def top(self) -> Expr: ...
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=AtomPart)
 
 
 def find_run(pieces: Sequence[P], stride: Expr, extent: Expr) -> list[P] | None:
@@ -229,11 +229,11 @@ class Table:
     def __init__(self, lines: Lines, known: Iterable[tuple[Word, Expr]], *, widen: bool) -> None:
         self._lines = lines
         self._widen = widen
-        self._facts: dict[Atom, list[Fact]] = {}
+        self._facts: dict[LineAtom, list[Fact]] = {}
         self._values: dict[Fact, Value] = {}
-        self._spread: set[Atom] = set()
+        self._spread: set[LineAtom] = set()
         self._count = 0
-        self._stale: list[Atom] = []
+        self._stale: list[LineAtom] = []
         self.clash: Digit | None = None
         for word, value in known:
             for d, v in zip(word, unpacked(word, value), strict=True):
@@ -256,7 +256,7 @@ class Table:
             if not self._stale:
                 self._unpack_parts()
 
-    def facts(self, atom: Atom) -> Sequence[Fact]:
+    def facts(self, atom: LineAtom) -> Sequence[Fact]:
         """The facts of an atom, oldest first."""
         return self._facts.get(atom, ())
 
@@ -286,7 +286,7 @@ class Table:
         self._count += 1
         self._stale.append(d.atom)
 
-    def _visit(self, atom: Atom) -> None:
+    def _visit(self, atom: LineAtom) -> None:
         """Draw the conclusions from what is known about an atom."""
         if atom not in self._spread and self.run(Digit(atom, ONE, atom.extent)) is not None:
             self._spread.add(atom)
@@ -294,7 +294,7 @@ class Table:
         for user in self._lines.users_of(atom.line):
             self._visit_user(user)
 
-    def _visit_user(self, user: Atom) -> None:
+    def _visit_user(self, user: LineAtom) -> None:
         definition = self._lines.definition[user]
         whole = Digit(user, ONE, user.extent)
         if isinstance(definition, Twist):
@@ -308,10 +308,10 @@ class Table:
             if part and all(self.run(d) is not None for d in part):
                 self._add(Digit(user, *gap), Pack(part))
 
-    def _holds(self, atom: Atom) -> bool:
+    def _holds(self, atom: LineAtom) -> bool:
         return self.run(Digit(atom, ONE, atom.extent)) is not None
 
-    def _spread_whole(self, atom: Atom) -> None:
+    def _spread_whole(self, atom: LineAtom) -> None:
         for other in self._lines.atoms_on(atom.line):
             if other is atom or self._holds(other):
                 continue
@@ -342,7 +342,7 @@ class Table:
                 self._add(d, origin)
 
     @staticmethod
-    def _contains(big: Atom, small: Atom) -> bool:
+    def _contains(big: LineAtom, small: LineAtom) -> bool:
         below = prove(less_equal(big.low, small.low))
         above = prove(less_equal(small.low + small.extent, big.low + big.extent))
         return below is True and above is True
@@ -413,7 +413,7 @@ class Table:
             case _:
                 assert_never(f.origin)
 
-    def crossed(self, source: Atom, target: Atom, index: Expr) -> list[Cond]:
+    def crossed(self, source: LineAtom, target: LineAtom, index: Expr) -> list[Cond]:
         """The conditions of a step along a line: sides where the target ends before the source."""
         below = prove(less_equal(target.low, source.low)) is not True
         ends = source.low + source.extent, target.low + target.extent

@@ -34,7 +34,7 @@ MAX_QUOTIENT_TERMS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Atom:
+class LineAtom:
     """The interval `[low, low + extent)` of a line; interned, so identity is equality."""
 
     line: int
@@ -49,7 +49,7 @@ class Atom:
 class Digit(NamedTuple):
     """`(atom // stride) % extent`, where `stride * extent` divides the atom's extent."""
 
-    atom: Atom
+    atom: LineAtom
     stride: Expr
     extent: Expr
 

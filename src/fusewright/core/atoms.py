@@ -21,7 +21,7 @@ from fusewright.core.expr import (
 from fusewright.core.symbolic import parenthesised
 
 
-class Pair(Atom):
+class Commutative(Atom):
     """A function of two expressions whose order does not matter."""
 
     __slots__ = ("left", "right")
@@ -36,7 +36,7 @@ class Pair(Atom):
         return (self.left, self.right)
 
 
-class Min(Pair):
+class Min(Commutative):
     """The smaller of two."""
 
     __slots__ = ()
@@ -47,7 +47,7 @@ class Min(Pair):
         self.divisor = math.gcd(left.divisor, right.divisor)
 
 
-class Max(Pair):
+class Max(Commutative):
     """The larger of two."""
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class Max(Pair):
         self.divisor = math.gcd(left.divisor, right.divisor)
 
 
-class Xor(Pair):
+class Xor(Commutative):
     """Bitwise exclusive or of two non-negative expressions."""
 
     __slots__ = ()

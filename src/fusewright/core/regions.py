@@ -23,7 +23,7 @@ from fusewright.core.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class PointRegion:
     """The points where `low <= e <= high` for all `limits` (e, low, high), and `others` hold."""
 
     limits: tuple[Limits, ...] = ()
@@ -45,13 +45,13 @@ class Region:
             parts += [] if high is None else [less_equal(e, high)]
         return all_of((*parts, *self.others))
 
-    def within(self, c: Cond) -> Region | None:
+    def within(self, c: Cond) -> PointRegion | None:
         """The part of the region where the condition holds too; None when there is none."""
         match c:
             case Truth():
                 return self if c.value else None
             case And():
-                region: Region | None = self
+                region: PointRegion | None = self
                 for p in c.parts:
                     region = region.within(p) if region is not None else None
                 return region
@@ -60,9 +60,9 @@ class Region:
             case _:
                 if negate(c) in self.others:
                     return None
-                return self if c in self.others else Region(self.limits, (*self.others, c))
+                return self if c in self.others else PointRegion(self.limits, (*self.others, c))
 
-    def without(self, c: Cond) -> tuple[Region, ...]:
+    def without(self, c: Cond) -> tuple[PointRegion, ...]:
         """Regions that together are the part where the condition does not hold."""
         return united(r for r in self._beyond(c) if r is not None)
 
@@ -70,15 +70,15 @@ class Region:
         """Whether the condition is known to hold in the whole region."""
         return all(self._lies_beyond(negate(p)) for p in _conjuncts(c))
 
-    def excludes(self, other: Region) -> bool:
+    def excludes(self, other: PointRegion) -> bool:
         """Whether the two are known to have no point in common."""
         return self.within(other.condition) is None
 
-    def lies_in(self, other: Region) -> bool:
+    def lies_in(self, other: PointRegion) -> bool:
         """Whether the other region is known to hold all points of this one."""
         return all(_follows(p, self) for p in _parts(other))
 
-    def _beyond(self, c: Cond) -> Iterator[Region | None]:
+    def _beyond(self, c: Cond) -> Iterator[PointRegion | None]:
         return (self.within(negate(p)) for p in _conjuncts(c))
 
     def _lies_beyond(self, c: Cond) -> bool:
@@ -92,7 +92,7 @@ class Region:
                 return too_low or (high is not None and least is not None and high < least)
         return False
 
-    def _limited(self, e: Expr, low: int | None, high: int | None) -> Region | None:
+    def _limited(self, e: Expr, low: int | None, high: int | None) -> PointRegion | None:
         kept = {x: (a, b) for x, a, b in self.limits}
         had_low, had_high = kept.get(e, (None, None))
         lows = [a for a in (low, had_low) if a is not None]
@@ -101,16 +101,16 @@ class Region:
             return None
         kept[e] = (max(lows, default=None), min(highs, default=None))
         ordered = sorted(kept.items(), key=lambda item: str(item[0]))
-        return Region(tuple((x, a, b) for x, (a, b) in ordered), self.others)
+        return PointRegion(tuple((x, a, b) for x, (a, b) in ordered), self.others)
 
 
-Regions: TypeAlias = tuple[Region, ...]
-EVERYWHERE: Regions = (Region(),)
+Regions: TypeAlias = tuple[PointRegion, ...]
+EVERYWHERE: Regions = (PointRegion(),)
 
 
-def united(regions: Iterable[Region]) -> Regions:
+def united(regions: Iterable[PointRegion]) -> Regions:
     """The union, without regions that lie in another one."""
-    kept: list[Region] = []
+    kept: list[PointRegion] = []
     for r in regions:
         if any(r.implies(k.condition) for k in kept):
             continue
@@ -119,7 +119,7 @@ def united(regions: Iterable[Region]) -> Regions:
     return tuple(kept)
 
 
-def hull(regions: Iterable[Region]) -> Region:
+def hull(regions: Iterable[PointRegion]) -> PointRegion:
     """A region that holds all points of the regions: where all of their conditions hold that each
     of them is known to imply."""
     regions = tuple(regions)
@@ -128,7 +128,7 @@ def hull(regions: Iterable[Region]) -> Region:
     for p in (p for p in parts if all(_follows(p, r) for r in regions)):
         if not any(follows(p, k) for k in kept):
             kept = [*(k for k in kept if not follows(k, p)), p]
-    return Region().within(all_of(kept)) or Region()
+    return PointRegion().within(all_of(kept)) or PointRegion()
 
 
 def follows(c: Cond, given: Cond) -> bool:
@@ -175,9 +175,9 @@ def _conjuncts(c: Cond) -> tuple[Cond, ...]:
     return c.parts if isinstance(c, And) else (c,)
 
 
-def _parts(r: Region) -> tuple[Cond, ...]:
+def _parts(r: PointRegion) -> tuple[Cond, ...]:
     return () if r.condition == TRUE else _conjuncts(r.condition)
 
 
-def _follows(c: Cond, r: Region) -> bool:
+def _follows(c: Cond, r: PointRegion) -> bool:
     return any(follows(c, p) for p in _parts(r))

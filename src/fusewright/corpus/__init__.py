@@ -4,7 +4,7 @@ Every entry has specs of realistic sizes and a small variant, of awkward sizes, 
 """
 
 from fusewright.corpus.activations import ACTIVATIONS
-from fusewright.corpus.case import Argument, Case
+from fusewright.corpus.case import CaseArgument, CorpusCase
 from fusewright.corpus.embeddings import EMBEDDINGS
 from fusewright.corpus.losses import LOSSES
 from fusewright.corpus.movement import MOVEMENT
@@ -14,7 +14,7 @@ from fusewright.corpus.quantisation import QUANTISATION
 from fusewright.corpus.softmaxes import SOFTMAXES
 from fusewright.corpus.sums import SUMS
 
-CORPUS: tuple[Case, ...] = (
+CORPUS: tuple[CorpusCase, ...] = (
     *NORMALISATIONS,
     *SOFTMAXES,
     *LOSSES,
@@ -26,4 +26,4 @@ CORPUS: tuple[Case, ...] = (
     *SUMS,
 )
 
-__all__ = ["CORPUS", "Argument", "Case"]
+__all__ = ["CORPUS", "CaseArgument", "CorpusCase"]

@@ -29,7 +29,7 @@ _ARGUMENT = re.compile(r"(\w+)\[([\w, ]*)\](?: ([<>]) (\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class CaseArgument:
     """One argument of a fusion: `dtype[dims]`, a dim being a size's name or an integer.
 
     `dtype[dims] < bound` draws from [0, bound), for floats also `dtype[dims] > bound` above it;
@@ -43,7 +43,7 @@ class Argument:
     bound: str | None
 
     @staticmethod
-    def parse(text: str) -> Argument:
+    def parse(text: str) -> CaseArgument:
         """The argument that a text describes; UserError when it describes none."""
         found = _ARGUMENT.fullmatch(text)
         if found is None:
@@ -53,7 +53,7 @@ class Argument:
         if (dtype.kind == "bool" and relation) or (relation == ">" and not dtype.is_float):
             raise UserError(f"argument {text!r}: {dtype} takes no bound {relation}; leave it out")
         listed = tuple(d.strip() for d in dims.split(",") if d.strip())
-        return Argument(dtype, listed, relation, bound)
+        return CaseArgument(dtype, listed, relation, bound)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,12 +96,12 @@ def _size(text: str, sizes: Sizes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CorpusCase:
     """A fusion: its function, its arguments, and their sizes in the full and the small variant."""
 
     name: str
     fn: Callable[..., Any]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[CaseArgument, ...]
     full_sizes: Sizes
     small_sizes: Sizes
 
@@ -122,12 +122,12 @@ class Case:
         return [a.draw(sizes, rng) for a in self.arguments]
 
 
-def case(name: str, fn: Program, *arguments: str, full: str, small: str) -> Case:
+def case(name: str, fn: Program, *arguments: str, full: str, small: str) -> CorpusCase:
     """A case from texts; sizes are given as "rows=4 columns=5".
 
     Raises UserError unless both variants give a value to exactly the sizes in use.
     """
-    parsed = tuple(Argument.parse(a) for a in arguments)
+    parsed = tuple(CaseArgument.parse(a) for a in arguments)
     used = sorted({n for a in parsed for n in a.names})
     variants = [_sizes(full), _sizes(small)]
     for sizes in variants:
@@ -136,7 +136,7 @@ def case(name: str, fn: Program, *arguments: str, full: str, small: str) -> Case
                 f"case {name!r}: sizes {', '.join(sorted(sizes))} are given, but the arguments use "
                 f"{', '.join(used)}; give each of them once"
             )
-    return Case(name, fn, parsed, *variants)
+    return CorpusCase(name, fn, parsed, *variants)
 
 
 def _sizes(text: str) -> dict[str, int]:

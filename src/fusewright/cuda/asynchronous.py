@@ -42,7 +42,7 @@ def sync(w: Writer, s: ir.SyncStatement) -> None:
         w.issued(s.issuing_thread(), lambda: w.line(line))
 
 
-def _bounded(w: Writer, s: ir.MbarWait, operands: Sequence[ptx.Operand]) -> None:
+def _bounded(w: Writer, s: ir.MbarWait, operands: Sequence[ptx.AssemblyOperand]) -> None:
     """A wait that says what it waits for and traps where that takes too long."""
     slot, parity = w.integer(s.slot), w.integer(s.parity)
 

@@ -35,7 +35,7 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModuleSource:
     """One module to compile; `name` is what messages call it."""
 
     text: str
@@ -135,7 +135,9 @@ def contracts(kernel: Kernel) -> bool:
     return dict(kernel.attributes).get("contract") == "true"
 
 
-def bundle(kernels: Sequence[Kernel], target: Target) -> list[tuple[Source, tuple[Kernel, ...]]]:
+def bundle(
+    kernels: Sequence[Kernel], target: Target
+) -> list[tuple[ModuleSource, tuple[Kernel, ...]]]:
     """Kernels put together into modules: up to sixteen small ones of different names that share
     their options, in order. Each module compiles once and holds its kernels under their emitted
     names."""
@@ -152,4 +154,6 @@ def bundle(kernels: Sequence[Kernel], target: Target) -> list[tuple[Source, tupl
         else:
             groups.append([k])
             room = _MODULE_NCHARS - size
-    return [(Source(emit_module(g, target), g[0].name, contracts(g[0])), tuple(g)) for g in groups]
+    return [
+        (ModuleSource(emit_module(g, target), g[0].name, contracts(g[0])), tuple(g)) for g in groups
+    ]

@@ -21,7 +21,7 @@ _LOW, _HIGH = -(2**31), 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class IntegerText:
     """C++ text of type int, or long long when `wide`; `atomic` needs no parentheses."""
 
     code: str
@@ -33,16 +33,16 @@ class Text:
         """The text as an operand of any operator."""
         return self.code if self.atomic else f"({self.code})"
 
-    def widened(self) -> Text:
+    def widened(self) -> IntegerText:
         """The same value as a long long."""
         if self.wide:
             return self
         if self.code.isdigit():
-            return Text(f"{self.code}ll", wide=True, atomic=True)
-        return Text(f"(long long){self.operand}", wide=True)
+            return IntegerText(f"{self.code}ll", wide=True, atomic=True)
+        return IntegerText(f"(long long){self.operand}", wide=True)
 
 
-Spell = Callable[[Var | Division], Text | None]
+Spell = Callable[[Var | Division], IntegerText | None]
 """The text of a variable, or of a division that has a name; None where it has none."""
 
 
@@ -52,7 +52,7 @@ def fits_int(e: Expr) -> bool:
     return low is not None and high is not None and low >= _LOW and high <= _HIGH
 
 
-def integer(e: Expr, spell: Spell) -> Text:
+def integer(e: Expr, spell: Spell) -> IntegerText:
     """The expression as C++; `spell` gives the text of a variable, and of what has a name."""
     known = spell(e) if isinstance(e, Var | Division) else None
     if known is not None:
@@ -61,7 +61,7 @@ def integer(e: Expr, spell: Spell) -> Text:
         case ex.Int():
             wide = not _LOW < e.value <= _HIGH
             code = f"{e.value}{'ll' if wide else ''}"
-            return Text(code, wide, atomic=e.value >= 0)
+            return IntegerText(code, wide, atomic=e.value >= 0)
         case ex.Sum():
             return _sum(e, spell)
         case ex.FloorDiv():
@@ -71,15 +71,15 @@ def integer(e: Expr, spell: Spell) -> Text:
         case atoms.Min() | atoms.Max():
             name = "min" if isinstance(e, atoms.Min) else "max"
             left, right, wide = _pair(e.left, e.right, spell)
-            return Text(f"{name}({left.code}, {right.code})", wide, atomic=True)
+            return IntegerText(f"{name}({left.code}, {right.code})", wide, atomic=True)
         case atoms.Xor():
             left, right, wide = _pair(e.left, e.right, spell)
-            return Text(f"{left.operand} ^ {right.operand}", wide)
+            return IntegerText(f"{left.operand} ^ {right.operand}", wide)
         case _:
             raise InternalError(f"no CUDA spelling for the expression {type(e).__name__} {e}")
 
 
-def _pair(left: Expr, right: Expr, spell: Spell) -> tuple[Text, Text, bool]:
+def _pair(left: Expr, right: Expr, spell: Spell) -> tuple[IntegerText, IntegerText, bool]:
     a, b = integer(left, spell), integer(right, spell)
     if a.wide == b.wide:
         return a, b, a.wide
@@ -90,7 +90,7 @@ def _magnitude(t: Term) -> Term:
     return Term(t.atoms, abs(t.coefficient))
 
 
-def _sum(e: ex.Sum, spell: Spell) -> Text:
+def _sum(e: ex.Sum, spell: Spell) -> IntegerText:
     """The terms, positive ones first; the constant last, or first when all terms are negative."""
     terms = sorted(e.terms, key=lambda t: t.coefficient < 0)
     head = e.constant if e.constant > 0 and terms[0].coefficient < 0 else 0
@@ -106,27 +106,27 @@ def _sum(e: ex.Sum, spell: Spell) -> Text:
     tail = e.constant - head
     if tail:
         code += f" {'-' if tail < 0 else '+'} {integer(ex.Int(abs(tail)), spell).code}"
-    return Text(code, wide=not fits or first.wide or any(t.wide for t in texts))
+    return IntegerText(code, wide=not fits or first.wide or any(t.wide for t in texts))
 
 
 def _bracketed(code: str) -> str:
     return code if code.isidentifier() else f"({code})"
 
 
-def _product(t: Term, spell: Spell) -> Text:
+def _product(t: Term, spell: Spell) -> IntegerText:
     """`atoms * coefficient`; binds at least as strongly as a factor of a sum."""
     factors = [integer(a, spell) for a in t.atoms]
     if t.coefficient != 1:
         factors.append(integer(ex.Int(t.coefficient), spell))
     if len(factors) == 1:
         only = factors[0]
-        return only if only.atomic else Text(only.operand, only.wide, atomic=True)
+        return only if only.atomic else IntegerText(only.operand, only.wide, atomic=True)
     prefixes = [ex.Sum(0, (Term(t.atoms[: k + 1], 1),)) for k in range(len(t.atoms))]
     fits = all(map(fits_int, prefixes)) and fits_int(ex.Sum(0, (t,)))
     cast = not fits and not factors[0].wide
     first = factors[0].widened().code if cast else factors[0].operand
     code = " * ".join((first, *(f.operand for f in factors[1:])))
-    return Text(code, wide=not fits or any(f.wide for f in factors))
+    return IntegerText(code, wide=not fits or any(f.wide for f in factors))
 
 
 def _log2(e: Expr) -> int | None:
@@ -139,34 +139,34 @@ def _never_negative(e: Expr) -> bool:
     return low is not None and low >= 0
 
 
-def _floordiv(e: ex.FloorDiv, spell: Spell, *, plain: bool = False) -> Text:
+def _floordiv(e: ex.FloorDiv, spell: Spell, *, plain: bool = False) -> IntegerText:
     shift = _log2(e.denominator)
     if shift is not None:
         numerator = integer(e.numerator, spell)
-        return Text(f"{numerator.operand} >> {shift}", numerator.wide)
+        return IntegerText(f"{numerator.operand} >> {shift}", numerator.wide)
     return _divide("/", "fw_floordiv", e, spell, plain=plain)
 
 
-def _mod(e: ex.Mod, spell: Spell, *, plain: bool = False) -> Text:
+def _mod(e: ex.Mod, spell: Spell, *, plain: bool = False) -> IntegerText:
     shift = _log2(e.denominator)
     if shift is not None:
         numerator = integer(e.numerator, spell)
-        return Text(f"{numerator.operand} & {(1 << shift) - 1}", numerator.wide)
+        return IntegerText(f"{numerator.operand} & {(1 << shift) - 1}", numerator.wide)
     return _divide("%", "fw_rem", e, spell, plain=plain)
 
 
-def _divide(operator: str, function: str, e: Division, spell: Spell, *, plain: bool) -> Text:
+def _divide(operator: str, function: str, e: Division, spell: Spell, *, plain: bool) -> IntegerText:
     a, b, wide = _pair(e.numerator, e.denominator, spell)
     if _never_negative(e.numerator):
         if not (plain or wide) and ex.constant_value(e.denominator) is not None:
             known = "fw_over" if operator == "/" else "fw_rest"
-            return Text(f"{known}<{b.code}>({a.code})", wide, atomic=True)
-        return Text(f"{a.operand} {operator} {b.operand}", wide)
+            return IntegerText(f"{known}<{b.code}>({a.code})", wide, atomic=True)
+        return IntegerText(f"{a.operand} {operator} {b.operand}", wide)
     ctype = "long long" if wide else "int"
-    return Text(f"{function}<{ctype}>({a.code}, {b.code})", wide, atomic=True)
+    return IntegerText(f"{function}<{ctype}>({a.code}, {b.code})", wide, atomic=True)
 
 
-def plain_division(d: Division, spell: Spell) -> Text:
+def plain_division(d: Division, spell: Spell) -> IntegerText:
     """A division by the operator of the language, which a compiler can fold."""
     if isinstance(d, ex.Mod):
         return _mod(d, spell, plain=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusewright.core.conditions import TRUE, Truth
 from fusewright.cuda import scalars, words
-from fusewright.cuda.exprs import Text
+from fusewright.cuda.exprs import IntegerText
 from fusewright.cuda.scalars import converted
 from fusewright.cuda.tensor import finished
 from fusewright.cuda.writer import Writer
@@ -154,7 +154,7 @@ def _cut(w: Writer, s: ir.Load) -> str:
     return f"fw_load_{name}({base}, {_place(w, s).operand}, {w.integer(s.src.size)})"
 
 
-def _place(w: Writer, s: ir.Load) -> Text:
+def _place(w: Writer, s: ir.Load) -> IntegerText:
     """Where a load begins; as early as possible where none of its lanes exists, unless that is
     in shared memory and stays in its buffer anyway."""
     index = w.index(s.index)
@@ -162,7 +162,7 @@ def _place(w: Writer, s: ir.Load) -> Text:
         return index
     start = s.lanes.begins or 0
     code = f"({w.condition(s.predicate)} ? {index.operand} : {start})"
-    return Text(code, index.wide, atomic=True)
+    return IntegerText(code, index.wide, atomic=True)
 
 
 def _filled(w: Writer, s: ir.Load) -> None:

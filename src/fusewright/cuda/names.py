@@ -33,7 +33,7 @@ def identifier(name: str) -> str:
     return f"v_{text}" if text[0].isdigit() or is_taken or _MACROS.fullmatch(text) else text
 
 
-class Names:
+class Identifiers:
     """One identifier for each symbol; symbols are told apart by identity."""
 
     def __init__(self) -> None:

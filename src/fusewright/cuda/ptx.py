@@ -32,29 +32,31 @@ _ACROSS_BLOCKS = ".acquire.cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class AssemblyOperand:
     """An input of inline assembly: its constraint and its C++ text."""
 
     constraint: str
     text: str
 
 
-def shared(pointer: str) -> Operand:
+def shared(pointer: str) -> AssemblyOperand:
     """An address in shared memory."""
-    return Operand("r", f"(unsigned)__cvta_generic_to_shared({pointer})")
+    return AssemblyOperand("r", f"(unsigned)__cvta_generic_to_shared({pointer})")
 
 
-def in_global(pointer: str) -> Operand:
+def in_global(pointer: str) -> AssemblyOperand:
     """An address in global memory."""
-    return Operand("l", f"__cvta_generic_to_global({pointer})")
+    return AssemblyOperand("l", f"__cvta_generic_to_global({pointer})")
 
 
-def number(text: str) -> Operand:
+def number(text: str) -> AssemblyOperand:
     """A 32-bit number, whatever the width of the integer that it is computed in."""
-    return Operand("r", f"(unsigned)({text})")
+    return AssemblyOperand("r", f"(unsigned)({text})")
 
 
-def assembly(ptx: str, operands: Sequence[Operand], sync: ir.SyncStatement | None = None) -> str:
+def assembly(
+    ptx: str, operands: Sequence[AssemblyOperand], sync: ir.SyncStatement | None = None
+) -> str:
     """One statement of inline assembly that orders the memory accesses around it."""
     mark = "" if sync is None else f" // fw-sync {sync.id}"
     inputs = ", ".join(f'"{o.constraint}"({o.text})' for o in operands)
@@ -115,7 +117,9 @@ def sync_instruction(
             return None
 
 
-def try_wait(s: ir.MbarWait, result: str, operands: Sequence[Operand], *, sees_stores: bool) -> str:
+def try_wait(
+    s: ir.MbarWait, result: str, operands: Sequence[AssemblyOperand], *, sees_stores: bool
+) -> str:
     """One try of a wait, 1 in `result` where the phase is complete."""
     text = _TRY_WAIT.format(scope=_ACROSS_BLOCKS if sees_stores else "")
     inputs = ", ".join(f'"{o.constraint}"({o.text})' for o in operands)
@@ -123,7 +127,7 @@ def try_wait(s: ir.MbarWait, result: str, operands: Sequence[Operand], *, sees_s
 
 
 def read_semaphore(
-    s: ir.SemaphoreAcquire, result: str, scope: str, operands: Sequence[Operand]
+    s: ir.SemaphoreAcquire, result: str, scope: str, operands: Sequence[AssemblyOperand]
 ) -> str:
     """One look at a semaphore, whose value comes to `result`."""
     inputs = ", ".join(f'"{o.constraint}"({o.text})' for o in operands)
@@ -155,7 +159,7 @@ def remote_store(
     of block `rank` of the cluster, counted by the mbarrier to which `barrier` points there. Source:
     PTX ISA, `mapa`, `st` and `st.async`."""
     kind, constraint = _STORED[nbytes]
-    operands = [shared(pointer), number(rank), *(Operand(constraint, b) for b in bits)]
+    operands = [shared(pointer), number(rank), *(AssemblyOperand(constraint, b) for b in bits)]
     value = ", ".join(f"%{k}" for k in range(2, len(operands)))
     if len(bits) > 1:
         kind, value = f"v{len(bits)}.{kind}", f"{{{value}}}"

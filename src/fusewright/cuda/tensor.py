@@ -188,7 +188,7 @@ def map_name(w: Writer, m: ir.TensorMap) -> str:
 
 
 def _box(w: Writer, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
-    tensor = ptx.Operand("l", f"&{map_name(w, s.map)}")
+    tensor = ptx.AssemblyOperand("l", f"&{map_name(w, s.map)}")
     coordinates = [ptx.number(w.integer(c)) for c in s.coordinates]
     if isinstance(s, ir.BoxLoad):
         assert s.barrier is not None, "the spec of stage expanded"
@@ -197,13 +197,13 @@ def _box(w: Writer, s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> None:
     else:
         operands = [ptx.shared(w.address(s.src, s.src_index)), tensor]
     if isinstance(s, ir.BoxLoad) and s.blocks > 1:
-        coordinates.append(ptx.Operand("h", f"(unsigned short){(1 << s.blocks) - 1:#x}"))
+        coordinates.append(ptx.AssemblyOperand("h", f"(unsigned short){(1 << s.blocks) - 1:#x}"))
     text = ptx.assembly(ptx.box_instruction(s), [*operands, *coordinates])
     w.issued(s.issuer, lambda: w.line(text))
 
 
 def _prefetch_map(w: Writer, s: ir.PrefetchMap) -> None:
-    tensor = ptx.Operand("l", f"&{map_name(w, s.map)}")
+    tensor = ptx.AssemblyOperand("l", f"&{map_name(w, s.map)}")
     text = ptx.assembly("prefetch.tensormap [%0];", [tensor])
     w.issued(s.issuer, lambda: w.line(text))
 

@@ -10,8 +10,8 @@ from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
 from fusewright.core.expr import Division, Expr, Var
 from fusewright.cuda import exprs, scalars, words
-from fusewright.cuda.exprs import Text
-from fusewright.cuda.names import Names
+from fusewright.cuda.exprs import IntegerText
+from fusewright.cuda.names import Identifiers
 from fusewright.cuda.parameters import constant_size as constant_size
 from fusewright.cuda.shared_divisions import Shared, shared_divisions, wish_of
 from fusewright.errors import SpecError, UnsupportedError
@@ -50,18 +50,18 @@ class Writer:
     def __init__(self, kernel: Kernel, target: Target, spellings: Spellings) -> None:
         self.kernel = kernel
         self.target = target
-        self.names = Names()
+        self.names = Identifiers()
         self.written = frozenset(written_buffers(kernel))
         self.products = tuple(s for s in walk_statements(kernel) if isinstance(s, Mma))
         self.has_roles = any(isinstance(s, Roles) for s in walk_statements(kernel))
         allocs = [s for s in walk_statements(kernel) if isinstance(s, Alloc)]
         self.in_words = frozenset(a.buffer for a in allocs if a.in_words)
         self.uncut = frozenset(a.buffer for a in allocs if a.uncut)
-        self.variables: dict[Var, Text] = {}
+        self.variables: dict[Var, IntegerText] = {}
         self.used: set[Var] = set()
         self.in_scope: dict[Buffer, None] = {}
-        self.divisions: dict[Division, Text] = {}  # those in scope that have a name
-        self._texts: dict[Expr, Text] = {}  # what expressions are written as, in this scope
+        self.divisions: dict[Division, IntegerText] = {}  # those in scope that have a name
+        self._texts: dict[Expr, IntegerText] = {}  # what expressions are written as, in this scope
         self._shared: Shared = {} if self.products else shared_divisions(kernel)
         """Not of products: where laps of their rings are unrolled, slots become literals, which a
         quotient with a name, or by an inverse, would hide from the compiler."""
@@ -129,15 +129,15 @@ class Writer:
         if d not in self.divisions:
             value, name = self.index(d), self.names.of(d, wish_of(d))
             self.line(f"const {'long long' if value.wide else 'int'} {name} = {value.code};")
-            self.divisions[d] = Text(name, value.wide, atomic=True)
+            self.divisions[d] = IntegerText(name, value.wide, atomic=True)
             self._texts.clear()
 
-    def bind(self, var: Var, *, wide: bool) -> Text:
+    def bind(self, var: Var, *, wide: bool) -> IntegerText:
         """The name of a variable from here on."""
-        self.variables[var] = Text(self.names.of(var, var.name), wide, atomic=True)
+        self.variables[var] = IntegerText(self.names.of(var, var.name), wide, atomic=True)
         return self.variables[var]
 
-    def _spell(self, var: Var | Division) -> Text | None:
+    def _spell(self, var: Var | Division) -> IntegerText | None:
         if isinstance(var, Division):
             is_folded = bool(self.products)  # slots of rings whose laps are unrolled
             return exprs.plain_division(var, self._spell) if is_folded else self.divisions.get(var)
@@ -149,17 +149,17 @@ class Writer:
         self.used.add(var)
         return text
 
-    def _register_index(self, var: RegVar) -> Text:
+    def _register_index(self, var: RegVar) -> IntegerText:
         dtype, code = var.reg.buffer.dtype, self.register(var.reg)
         if not dtype.is_integer:
             raise SpecError(f"register {var} of {dtype} stands in an index; only integers may")
         if dtype.nbytes < 4 or dtype.name == "int32":
-            return Text(code, wide=False, atomic=True)
+            return IntegerText(code, wide=False, atomic=True)
         if exprs.fits_int(var):
-            return Text(f"(int){code}", wide=False)
-        return Text(code if dtype.name == "int64" else f"(long long){code}", wide=True)
+            return IntegerText(f"(int){code}", wide=False)
+        return IntegerText(code if dtype.name == "int64" else f"(long long){code}", wide=True)
 
-    def index(self, e: Expr) -> Text:
+    def index(self, e: Expr) -> IntegerText:
         """The text of an integer expression, with its width."""
         text = self._texts.get(e)
         if text is None:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from fusewright.arguments import Rule, Unfit, optional, takes
+from fusewright.arguments import ArgumentRule, Unfit, optional, takes
 from fusewright.core.expr import constant_value
 from fusewright.errors import UserError
 from fusewright.frontends.fuse import Fused
@@ -127,8 +127,8 @@ def _named(value: Any) -> Any:
     return found
 
 
-_TIMEABLE = Rule("a function, or a program, which fw.compile returns", _timeable)
-_BESIDE = Rule("a dict of names and functions, such as {'torch': torch.softmax}", _named)
+_TIMEABLE = ArgumentRule("a function, or a program, which fw.compile returns", _timeable)
+_BESIDE = ArgumentRule("a dict of names and functions, such as {'torch': torch.softmax}", _named)
 
 
 @takes(fn=_TIMEABLE, beside=optional(_BESIDE), clock=optional(CLOCK))

@@ -17,7 +17,7 @@ Alike: TypeAlias = Callable[[Sequence[Any]], "list[Any] | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class BoundProgram:
     """A program and the structure of the function's result over its outputs."""
 
     program: Program
@@ -34,7 +34,7 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TensorCall:
     """A program bound to the exact types of torch tensors, and where they stand in a call: at all
     positions, at some, or (`nested`) in structures."""
 
@@ -42,7 +42,7 @@ class Call:
     positions: tuple[int, ...] | None
     nested: bool
     places: tuple[int, ...]
-    compiled: Compiled
+    compiled: BoundProgram
     single: bool
     numbers: tuple[int, ...] = ()
     """Where the numbers of the call stand among its values."""
@@ -92,7 +92,7 @@ class Call:
         return self.compiled.result(self.torch.run(values, given, numbers))
 
 
-class SharedCall(Call):
+class SharedCall(TensorCall):
     """A call some of whose results are views of what it is given or makes."""
 
     __slots__ = ()
@@ -123,11 +123,11 @@ class SharedCall(Call):
 
 def bound(
     call: TorchCall | NumberedCall,
-    compiled: Compiled,
+    compiled: BoundProgram,
     leaves: Sequence[Any],
     values: Sequence[Any],
     numbers: tuple[int, ...],
-) -> Call:
+) -> TensorCall:
     """A call bound to tensors that stand among the values of a call."""
     own = {id(x) for x in leaves}
     found = tuple([p for p, v in enumerate(values) if id(v) in own])
@@ -135,5 +135,5 @@ def bound(
     positions = None if nested or len(found) == len(values) else found
     single = isinstance(compiled.out_tree, Leaf)
     places = tuple(compiled.program.places)
-    kind = Call if compiled.program.shared is None else SharedCall
+    kind = TensorCall if compiled.program.shared is None else SharedCall
     return kind(call, positions, nested, places, compiled, single, numbers)

@@ -18,7 +18,7 @@ from fusewright import knobs, logs
 from fusewright.arguments import FLAG, FUNCTION, NAMES, check_device_choice, optional, takes
 from fusewright.driver import Kernels, compile_in_place
 from fusewright.errors import UserError
-from fusewright.frontends.bound import Call, Compiled, bound
+from fusewright.frontends.bound import BoundProgram, TensorCall, bound
 from fusewright.frontends.donation import Wishes, donated_roots, orders_for, wishes_of
 from fusewright.frontends.marks import DYNAMIC, Dynamic, marks_of, number_names
 from fusewright.frontends.natural_layouts import Strides, natural_layouts
@@ -28,7 +28,7 @@ from fusewright.frontends.stored_programs import Wanted, stored_or_made
 from fusewright.fusion import trees
 from fusewright.fusion.array import Array
 from fusewright.fusion.ir import Fusion, Sym, TensorSpec
-from fusewright.fusion.objects import Owner, is_structure
+from fusewright.fusion.objects import MethodOwner, is_structure
 from fusewright.fusion.orders import Order
 from fusewright.fusion.passes.check_indices import check_indices
 from fusewright.fusion.passes.store_in_orders import check_orders
@@ -101,8 +101,10 @@ class Fused:
         self._stored = stored
         self.float32_matmul: Float32Matmul | None = float32_matmul
         self._traces: dict[Signature, tuple[Traced, Orders]] = {}
-        self._programs: dict[tuple[Signature, Wishes, Orders, Float32Matmul, bool], Compiled] = {}
-        self._calls: dict[Hashable, Call] = {}
+        self._programs: dict[
+            tuple[Signature, Wishes, Orders, Float32Matmul, bool], BoundProgram
+        ] = {}
+        self._calls: dict[Hashable, TensorCall] = {}
         self._needing_values: set[Hashable] = set()
         """Keys of calls, and signatures, of which the values of all integers are a part."""
         self.trainings: dict[Hashable, Any] = {}
@@ -176,7 +178,7 @@ class Fused:
             return False
         return True
 
-    def bound(self, tensors: tuple[Any, ...], out: Any = None) -> Call | None:
+    def bound(self, tensors: tuple[Any, ...], out: Any = None) -> TensorCall | None:
         """What is bound for tensors of the same shapes, strides, dtypes and device as these, on
         which the function was called before with such `out=`, if anything is. What `out` names are
         arguments, in every call the same ones."""
@@ -266,7 +268,7 @@ class Fused:
         """The method of an object, whose arrays are arguments of every call."""
         if instance is None:
             return self
-        return Method(self, instance if is_structure(instance) else Owner(instance))
+        return Method(self, instance if is_structure(instance) else MethodOwner(instance))
 
     def __repr__(self) -> str:
         target = "" if self.target is None else f" for {self.target}"
@@ -394,7 +396,7 @@ class Fused:
         infos: Sequence[ArrayInfo],
         tree: Tree,
         given: Sequence[ArrayInfo | None],
-    ) -> Compiled:
+    ) -> BoundProgram:
         precision = self.precision
         traced, orders = self._traced(signature, infos, tree)
         orders = orders_for(given, orders)
@@ -416,7 +418,7 @@ class Fused:
                 with config(float32_matmul=precision):
                     wanted = Wanted(*asked, orders, precision)
                     program = stored_or_made(wanted, make) if self._stored else make()
-                found = self._programs[key] = Compiled(program, traced.out_tree)
+                found = self._programs[key] = BoundProgram(program, traced.out_tree)
             return found
 
     @property
@@ -455,7 +457,7 @@ class Fused:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
             key = signature, (), tuple(orders), self.precision, active().check_indices
-            self._programs[key] = Compiled(program, traced.out_tree)
+            self._programs[key] = BoundProgram(program, traced.out_tree)
             self._calls.clear()
 
     def trace(
@@ -518,7 +520,7 @@ class Method:
 
 def instances(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments as the function sees them: owners of methods are objects."""
-    return tuple(a.instance if isinstance(a, Owner) else a for a in args)
+    return tuple(a.instance if isinstance(a, MethodOwner) else a for a in args)
 
 
 def _orders(layouts: Layouts | None) -> tuple[Order | None, ...] | None:

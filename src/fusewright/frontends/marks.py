@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from fusewright.arguments import INTEGER, Rule, Unfit, several
+from fusewright.arguments import INTEGER, ArgumentRule, Unfit, several
 from fusewright.errors import UserError
 from fusewright.fusion import trees
 from fusewright.fusion.trace import is_reserved
@@ -31,7 +31,7 @@ def _dynamic(value: Any) -> Dynamic:
 
 
 _AXES = several(INTEGER, "axes", or_one=True)
-DYNAMIC = Rule(
+DYNAMIC = ArgumentRule(
     "True, False, or a mapping from parameters to the axes that may change",
     _dynamic,
     lambda _: "axes are integers, such as in {'x': 0} or {'x': (0, 1)}",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.arguments import FUNCTION, Rule, Unfit, optional, several, takes
+from fusewright.arguments import FUNCTION, ArgumentRule, Unfit, optional, several, takes
 from fusewright.core.expr import as_expr, constant_value
 from fusewright.cuda.names import identifier
 from fusewright.driver import Schedule, by_hand
@@ -84,7 +84,7 @@ class Scheduled:
 
 
 @dataclass(eq=False)
-class Written:
+class WrittenKernel:
     """A kernel from a text, with the types of what it reads and of what it writes."""
 
     fn: str
@@ -119,7 +119,7 @@ class Written:
         return self._made[target]
 
 
-Body: TypeAlias = Scheduled | Written
+Body: TypeAlias = Scheduled | WrittenKernel
 
 
 class OwnFunction:
@@ -206,7 +206,7 @@ def _written(kernel: ir.Kernel, results: Sequence[TensorSpec]) -> OwnFunction:
             )
         infos = [_info(kernel, b, t) for b, t in zip(kernel.arrays, types, strict=True)]
         operands, outputs = infos[: len(specs)], infos[len(specs) :]
-        return Written(kernel.name, kernel, tuple(operands), tuple(outputs)), out_tree
+        return WrittenKernel(kernel.name, kernel, tuple(operands), tuple(outputs)), out_tree
 
     return OwnFunction(kernel.name, made)
 
@@ -240,9 +240,9 @@ def _result(value: Any) -> TensorSpec:
     return value
 
 
-_FN = Rule("a function, or a kernel, which fw.parse_kernel returns", _callable_or_kernel)
+_FN = ArgumentRule("a function, or a kernel, which fw.parse_kernel returns", _callable_or_kernel)
 _RESULTS = several(
-    Rule("", _result),
+    ArgumentRule("", _result),
     "fw.TensorSpecs of the results, or texts such as 'f32[4,8]'",
     or_one=True,
 )

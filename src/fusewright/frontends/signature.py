@@ -34,7 +34,7 @@ _Strides: TypeAlias = tuple[str, tuple[int, ...]]
 strides)."""
 
 
-class _Kind(NamedTuple):
+class _ArrayKind(NamedTuple):
     """What kernels know of one array, and how its axes lie in memory."""
 
     shape: tuple[int | _Extent, ...]
@@ -49,7 +49,7 @@ class Signature(NamedTuple):
     it is looked up by every call of a new size."""
 
     structure: Hashable
-    arrays: tuple[_Kind, ...]
+    arrays: tuple[_ArrayKind, ...]
 
     @property
     def patterns(self) -> tuple[tuple[int, ...], ...]:
@@ -86,7 +86,7 @@ def signature_of(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> Signat
             known[size] = _Extent(len(known), multiple)
         return known[size]
 
-    arrays: list[_Kind] = []
+    arrays: list[_ArrayKind] = []
     for x, marked in zip(infos, _marked(infos, tree, marks), strict=True):
         shape = x.shape
         if marked:
@@ -95,7 +95,7 @@ def signature_of(infos: Sequence[ArrayInfo], tree: Tree, marks: Marks) -> Signat
         on_host = x.device.kind == "cpu"
         strides = None if on_host else _strides(x)
         alignment = VECTOR_NBYTES if on_host else _alignment(x)
-        arrays.append(_Kind(shape, x.dtype, strides, alignment, pattern_of(x.strides)))
+        arrays.append(_ArrayKind(shape, x.dtype, strides, alignment, pattern_of(x.strides)))
     return Signature(trees.key(tree), tuple(arrays))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusewright import knobs
-from fusewright.arguments import FUNCTION, Rule, Unfit, optional, takes
+from fusewright.arguments import FUNCTION, ArgumentRule, Unfit, optional, takes
 from fusewright.driver import TunedOf, compile_in_place, no_tuned_schedule
 from fusewright.errors import UserError
 from fusewright.frontends.fuse import Fused
@@ -33,7 +33,7 @@ LEAST_GAIN = 0.01
 
 
 @dataclass(eq=False)
-class Run:
+class TrialRun:
     """A program in which one kernel follows another candidate; a call enqueues it. `kernel` and
     `what` name both, `params` are the candidate's; `arguments` and `numbers` are those of the
     call."""
@@ -87,7 +87,7 @@ def _clock(value: Any) -> Any:
     return value
 
 
-CLOCK = Rule(
+CLOCK = ArgumentRule(
     "a clock: an object with the name of a device as `device`, called with a list of programs, "
     "which returns microseconds for each",
     _clock,
@@ -198,7 +198,7 @@ class Session:
         usual = build(fusion, target, no_tuned_schedule)
         asked = [k for k in usual.kernels if k.segment is None or known(k.segment) is None]
         groups = {k: c for k in asked if len(c := _worth_measuring(k)) > 1}
-        runs: list[Run] = []
+        runs: list[TrialRun] = []
         for kernel, chosen in groups.items():
             runs += self._runs(fusion, usual, kernel, chosen, (arguments, numbers))
         times = self._clock(runs) if runs else []
@@ -216,11 +216,11 @@ class Session:
         kernel: Kernel,
         chosen: Sequence[Rated],
         given: tuple[Sequence[ArrayInfo], Sequence[int]],
-    ) -> list[Run]:
+    ) -> list[TrialRun]:
         """Programs that differ in the candidate of one kernel, the usual one first."""
         assert kernel.segment is not None
         key = _key(kernel.segment)
-        out = [Run(usual, kernel.name, chosen[0].what, chosen[0].params, *given)]
+        out = [TrialRun(usual, kernel.name, chosen[0].what, chosen[0].params, *given)]
         for c in chosen[1:]:
             fastest = TunedSchedule(c.params, ())
             made = build(fusion, usual.target, lambda s, w=fastest: w if _key(s) == key else None)
@@ -228,11 +228,11 @@ class Session:
             if found is None or found.heuristic != c.params:
                 self._left_out.append(f"{kernel.name}, {c.what}: lowering refuses it")
                 continue
-            out.append(Run(made, kernel.name, c.what, c.params, *given))
+            out.append(TrialRun(made, kernel.name, c.what, c.params, *given))
         return out
 
     def _winner(
-        self, kernel: Kernel, chosen: Sequence[Rated], own: Sequence[tuple[Run, float]]
+        self, kernel: Kernel, chosen: Sequence[Rated], own: Sequence[tuple[TrialRun, float]]
     ) -> TunedSchedule:
         """The fastest by more than noise; the first is what the rules chose."""
         usual = own[0][1]

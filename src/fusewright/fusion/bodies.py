@@ -43,14 +43,14 @@ def arrays_in(op: str, structure: Any) -> tuple[list[Array], Tree]:
 def _as_array(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    return _Number(cast("Any", value).item() if isinstance(value, np.generic) else value)
+    return _PlainNumber(cast("Any", value).item() if isinstance(value, np.generic) else value)
 
 
 def _is_number(x: object) -> bool:
     return isinstance(x, Expr | np.generic)
 
 
-class _Number(Array):
+class _PlainNumber(Array):
     """A Python number, a size or a number of the call as an array, which may still become one of
     another dtype."""
 
@@ -125,13 +125,13 @@ def _names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
 
 def was_number(x: Array) -> bool:
     """Whether an array stands for a Python number, which takes the dtype of what it meets."""
-    return isinstance(x, _Number)
+    return isinstance(x, _PlainNumber)
 
 
 def like(op: str, what: str, result: Array, wanted: Tensor) -> Tensor:
     """A result as the value that takes its place; a Python number takes its dtype. Raises UserError
     for another shape or dtype, and for a number that the dtype cannot hold."""
-    if isinstance(result, _Number) and not wanted.ndim:
+    if isinstance(result, _PlainNumber) and not wanted.ndim:
         if isinstance(result.value, Expr):
             check_size(op, result.value, wanted.dtype)
         else:

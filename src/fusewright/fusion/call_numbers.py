@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class NumberCheck:
     """What a call's numbers must satisfy: `gap >= 0`, or `rule` is broken."""
 
     gap: Expr
@@ -46,7 +46,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Number:
+class CallNumber:
     """A number of a call: the symbol that stands for it, and its place among the arguments."""
 
     symbol: Var
@@ -70,7 +70,7 @@ class Lap(Symbol):
         super().__init__(name, 0, add(trips, -1))
 
 
-class Traced(Symbol):
+class TracedNumber(Symbol):
     """A number while its function is traced: it collects what operations ask of it. `is_open` until
     the function has returned: till then its value is nobody's to ask for."""
 
@@ -78,7 +78,7 @@ class Traced(Symbol):
 
     def __init__(self, name: str, lower: int, upper: IntLike | None, multiple_of: int) -> None:
         super().__init__(name, lower, upper, multiple_of)
-        self.asked: list[Check] = []
+        self.asked: list[NumberCheck] = []
         self.is_open = True
 
 
@@ -90,21 +90,21 @@ def is_at_least(low: IntLike, value: IntLike, rule: str) -> bool:
         return known
     gap = add(value, mul(low, -1))
     mentioned = variables(gap)
-    asked = next((v.asked for v in mentioned if isinstance(v, Traced)), None)
+    asked = next((v.asked for v in mentioned if isinstance(v, TracedNumber)), None)
     if asked is None or any(isinstance(v, Lap) for v in mentioned):
         return False
-    asked.append(Check(gap, rule))
+    asked.append(NumberCheck(gap, rule))
     return True
 
 
 # --- limits that follow from checks ---------------------------------------------------------------
 
 
-def narrowed(numbers: Sequence[Traced]) -> dict[Var, Traced]:
+def narrowed(numbers: Sequence[TracedNumber]) -> dict[Var, TracedNumber]:
     """The numbers with the limits that their checks give them, so that a function which is traced
     with them knows that its blocks fit. A limit that mentions other numbers comes behind theirs."""
     checks = checks_of(numbers)
-    new: dict[Var, Traced] = {}
+    new: dict[Var, TracedNumber] = {}
     pending = list(numbers)
     while pending:
         free = (v for v in pending if not _waits(v, checks, pending))
@@ -114,14 +114,14 @@ def narrowed(numbers: Sequence[Traced]) -> dict[Var, Traced]:
     return new
 
 
-def checks_of(numbers: Iterable[Traced]) -> tuple[Check, ...]:
+def checks_of(numbers: Iterable[TracedNumber]) -> tuple[NumberCheck, ...]:
     """What was asked of numbers, each thing once."""
     return tuple(dict.fromkeys(c for v in numbers for c in v.asked))
 
 
-def renamed(checks: Iterable[Check], new: Mapping[Var, Var]) -> tuple[Check, ...]:
+def renamed(checks: Iterable[NumberCheck], new: Mapping[Var, Var]) -> tuple[NumberCheck, ...]:
     """The checks over other symbols."""
-    return tuple(Check(substitute(c.gap, new), c.rule) for c in checks)
+    return tuple(NumberCheck(substitute(c.gap, new), c.rule) for c in checks)
 
 
 def _limits(v: Var, gap: Expr) -> tuple[Expr | None, Expr | None]:
@@ -140,12 +140,14 @@ def _limits(v: Var, gap: Expr) -> tuple[Expr | None, Expr | None]:
     return None, floordiv(rest, -factor)
 
 
-def _waits(v: Traced, checks: Iterable[Check], pending: Sequence[Var]) -> bool:
+def _waits(v: TracedNumber, checks: Iterable[NumberCheck], pending: Sequence[Var]) -> bool:
     limits = (_limits(v, c.gap)[1] for c in checks)
     return any(w in pending for u in limits if u is not None for w in variables(u))
 
 
-def _narrowed(v: Traced, checks: Iterable[Check], new: Mapping[Var, Var]) -> Traced:
+def _narrowed(
+    v: TracedNumber, checks: Iterable[NumberCheck], new: Mapping[Var, Var]
+) -> TracedNumber:
     upper = v.upper
     lower = constant_value(v.lower) or 0
     for c in checks:
@@ -154,12 +156,12 @@ def _narrowed(v: Traced, checks: Iterable[Check], new: Mapping[Var, Var]) -> Tra
             upper = _smaller(upper, substitute(limit, new))
         from_below = None if least is None else constant_value(least)
         lower = max(lower, from_below or 0)
-    return Traced(v.name, lower, upper, v.multiple_of)
+    return TracedNumber(v.name, lower, upper, v.multiple_of)
 
 
 def _mentions_others(limit: Expr, new: Mapping[Var, Var]) -> bool:
     """Whether a limit mentions a number whose own limits are not known yet."""
-    return any(isinstance(w, Traced) and w not in new for w in variables(limit))
+    return any(isinstance(w, TracedNumber) and w not in new for w in variables(limit))
 
 
 def _smaller(a: Expr | None, b: Expr) -> Expr:
@@ -253,11 +255,11 @@ def check_size_number(what: str, v: Var, given: int, size: int) -> None:
         )
 
 
-def _values(c: Check, sizes: Mapping[Var, int]) -> str:
+def _values(c: NumberCheck, sizes: Mapping[Var, int]) -> str:
     return ", ".join(f"{v.name} is {sizes[v]}" for v in variables(c.gap))
 
 
-def _way_out(c: Check, sizes: Mapping[Var, int], gap: int) -> str:
+def _way_out(c: NumberCheck, sizes: Mapping[Var, int], gap: int) -> str:
     """The value that would do, for a number that the check mentions once, by itself."""
     _, terms = parts_of(c.gap)
     for t in terms:

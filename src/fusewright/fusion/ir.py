@@ -17,11 +17,11 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from fusewright.arguments import INTEGER, TEXT, Rule, optional, several, shown, takes
+from fusewright.arguments import INTEGER, TEXT, ArgumentRule, optional, several, shown, takes
 from fusewright.core.expr import Expr, Int, Var, as_expr, constant_value, variables
 from fusewright.dtypes import DType, dtype_of
 from fusewright.errors import UnsupportedError, UserError
-from fusewright.fusion.call_numbers import Check, Lap, Number
+from fusewright.fusion.call_numbers import CallNumber, Lap, NumberCheck
 from fusewright.fusion.counts import check_count, check_rank
 from fusewright.fusion.partition import Partition
 from fusewright.fusion.printing import print_fusion
@@ -67,10 +67,12 @@ def _stride(s: object) -> Any:
 
 
 _SIZES = several(
-    Rule("a size", lambda s: s),
+    ArgumentRule("a size", lambda s: s),
     "a tuple of sizes: integers, names, or fw.Sym objects; (n,) for one axis, () for none",
 )
-_STRIDES = several(Rule("a stride", _stride), "a tuple of integers, in elements, one per axis")
+_STRIDES = several(
+    ArgumentRule("a stride", _stride), "a tuple of integers, in elements, one per axis"
+)
 
 
 class TensorSpec:
@@ -486,8 +488,8 @@ class Fusion:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
-    numbers: tuple[Number, ...] = ()
-    checks: tuple[Check, ...] = ()
+    numbers: tuple[CallNumber, ...] = ()
+    checks: tuple[NumberCheck, ...] = ()
 
     @property
     def ops(self) -> tuple[Op, ...]:

@@ -29,7 +29,7 @@ def name_laps(fusion: Fusion) -> Fusion:
                     f"the value {t!r} depends on the index of a loop that has ended; return it "
                     "from the loop's function"
                 )
-    naming = _Naming()
+    naming = _NumberNaming()
     values = naming.values(fusion.values, {}, 0)
     if all(values[t] is t for t in fusion.values):
         return fusion
@@ -51,7 +51,7 @@ def laps_of(fusion: Fusion) -> tuple[Lap, ...]:
     return tuple(found)
 
 
-class _Naming:
+class _NumberNaming:
     """The numbers that have names so far, by how many loops stand around theirs and its trips."""
 
     def __init__(self) -> None:

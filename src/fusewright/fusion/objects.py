@@ -24,7 +24,7 @@ _ARRAYS = ("__array__", "__dlpack__", "__cuda_array_interface__", "data_ptr")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Owner:
+class MethodOwner:
     """The object that a method is called on."""
 
     instance: Any
@@ -80,7 +80,7 @@ def register_pytree(
 def is_structure(x: object) -> bool:
     """Whether an object is taken apart where arguments are."""
     kind = type(x)
-    return kind in _registered or kind is Owner or _is_record(x)
+    return kind in _registered or kind is MethodOwner or _is_record(x)
 
 
 def _is_record(x: object) -> bool:
@@ -97,7 +97,7 @@ def is_array(x: object) -> bool:
 def opened(x: object, flat: Callable[[object], list[Any] | None]) -> Opened:
     """A structure taken apart; `flat` gives the leaves of an attribute."""
     kind = type(x)
-    if isinstance(x, Owner):
+    if isinstance(x, MethodOwner):
         return _opened_owner(x.instance, flat)
     if kind in _registered:
         children, rest = _registered[kind].flatten(x)
@@ -126,19 +126,19 @@ def _opened_owner(instance: Any, flat: Callable[[object], list[Any] | None]) -> 
         else:
             rest.append((name, _Same(value)))
     cls = cast("object", type(instance))
-    return Owner, (cls, tuple(names), tuple(rest)), tuple(children)
+    return MethodOwner, (cls, tuple(names), tuple(rest)), tuple(children)
 
 
 def closed(kind: type, keys: tuple[Any, ...], items: list[Any]) -> Any:
     """The object of a kind with these children."""
     if kind in _registered:
         return _registered[kind].unflatten(keys[0], tuple(items))
-    if kind is Owner:
+    if kind is MethodOwner:
         cls, names, rest = keys
         found: dict[str, Any] = {name: same.value for name, same in rest}
         instance = object.__new__(cls)
         cast("dict[str, Any]", vars(instance)).update(found | dict(zip(names, items, strict=True)))
-        return Owner(instance)
+        return MethodOwner(instance)
     made = cast("Any", object.__new__(kind))
     for name, value in zip(keys, items, strict=True):
         object.__setattr__(made, name, value)
@@ -156,4 +156,4 @@ def steps(kind: type, keys: tuple[Any, ...]) -> tuple[str, ...]:
     """The names of the children; none where these are numbered."""
     if kind in _registered:
         return ()
-    return keys[1] if kind is Owner else keys
+    return keys[1] if kind is MethodOwner else keys

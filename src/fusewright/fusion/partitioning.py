@@ -22,7 +22,7 @@ from fusewright.core.expr import ONE, constant_value
 from fusewright.fusion.inputs_behind import holds_fast_axis, inputs_behind, whole_inputs
 from fusewright.fusion.ir import Fusion, Tensor, constant_shape
 from fusewright.fusion.partition import Partition
-from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, Held, Slices
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, RowRegisters, Slices
 from fusewright.fusion.row_alignment import lanes_of_word, period_of_rows
 from fusewright.target import (
     LINE_NBYTES,
@@ -187,14 +187,14 @@ def inputs_of(t: Tensor) -> list[Tensor]:
     return [b.source for b in inputs_behind(t, lambda v: v.op.operands)]
 
 
-def held_of(inputs: Iterable[Tensor], total: int, row: int, sums: int) -> Held:
+def held_of(inputs: Iterable[Tensor], total: int, row: int, sums: int) -> RowRegisters:
     """What registers hold of rows of `row` elements, `total` in all: of these inputs, and `sums`
     of every column. An input with one element in its last axis, that has not all elements, varies
     from row to row only."""
     numbered = [(_numel(x), x) for x in inputs if x.shape]
     sizes = [(n, x.dtype.nbytes) for n, x in numbered if n == total or x.shape[-1] != ONE]
     moving, shared = (tuple(sorted(b for n, b in sizes if n == m)) for m in (total, row))
-    return Held(moving, shared, sums)
+    return RowRegisters(moving, shared, sums)
 
 
 def _numel(t: Tensor) -> int:
@@ -273,7 +273,7 @@ def of_line(f: PartitionFacts, target: Target) -> Partition | None:
 
 def beside_rows(
     f: PartitionFacts,
-    held: Held,
+    held: RowRegisters,
     length: int,
     target: Target,
     *,
@@ -340,7 +340,7 @@ def _rows_at_once(slices: Sequence[Slices], most: int, target: Target) -> int:
     return 0 if best is None else target.clusters_at_once(best.cluster) * best.blocks
 
 
-def _rows_of_threads(f: PartitionFacts, held: Held, length: int, target: Target) -> int:
+def _rows_of_threads(f: PartitionFacts, held: RowRegisters, length: int, target: Target) -> int:
     """Rows that the threads of a block take at a time, each some of its own, where rows lie one
     behind the other, and are enough for two blocks on every multiprocessor; else 0."""
     rows = held.rows_at_once(length) if f.apart == length else 0

@@ -99,7 +99,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RowRegisters:
     """What registers hold of each element of a row: bytes of the inputs that differ from row to
     row, bytes of those that all rows share, and the sums of its column. `is_ring`: whether the next
     row is on its way to shared memory, not to registers."""
@@ -194,7 +194,7 @@ class Slices:
     cluster: int
     length: int
     blocks: int
-    held: Held
+    held: RowRegisters
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from fusewright.core.expr import Expr, Var, constant_value, variables
 from fusewright.dtypes import scalar_text
 
 if TYPE_CHECKING:
-    from fusewright.fusion.call_numbers import Number
+    from fusewright.fusion.call_numbers import CallNumber
     from fusewright.fusion.ir import Fusion, Op, Tensor
 
 _IMPLIED = ("operands", "position", "body")  # positions: in the call, of the line; no text
@@ -71,7 +71,7 @@ def _print_size(v: Var) -> str:
     return f"size {v.name}: min={v.lower}, max={high}, multiple_of={v.multiple_of}"
 
 
-def _print_number(n: Number) -> str:
+def _print_number(n: CallNumber) -> str:
     v = n.symbol
     return (
         f"number {v.name}: min={v.lower}, max={v.upper}, multiple_of={v.multiple_of}, at={n.place}"

@@ -33,7 +33,7 @@ _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _KEEP_ZERO = frozenset({"neg", "abs", "expm1", "cast"})
 
 
-class Value(Protocol):
+class TypedValue(Protocol):
     """A value of a fusion, or of a schedule's dataflow."""
 
     @property
@@ -42,7 +42,7 @@ class Value(Protocol):
     def dtype(self) -> DType: ...
 
 
-V = TypeVar("V", bound=Value)
+V = TypeVar("V", bound=TypedValue)
 
 
 def rounded_in_the_end(
@@ -89,7 +89,7 @@ def rounded_values(fusion: Fusion) -> set[Tensor]:
     return rounded_in_the_end(fusion.values, fusion.uses(), lambda t: t.op.operands, outputs)
 
 
-def _is_call(v: Value, fn: str) -> bool:
+def _is_call(v: TypedValue, fn: str) -> bool:
     return isinstance(v.op, Pointwise) and v.op.fn == fn
 
 
@@ -122,11 +122,11 @@ def is_short(dtype: DType) -> bool:
     return dtype.is_float and dtype.nbytes <= 2
 
 
-def _rounds(v: Value) -> bool:
+def _rounds(v: TypedValue) -> bool:
     return _is_call(v, "cast") and is_short(v.dtype)
 
 
-def _is_continuous(v: Value) -> bool:
+def _is_continuous(v: TypedValue) -> bool:
     if isinstance(v.op, Pointwise):
         return FUNCTIONS[v.op.fn].is_continuous
     return isinstance(v.op, Reduce) or moves_data(v.op)

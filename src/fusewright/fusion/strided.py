@@ -21,7 +21,7 @@ from fusewright.fusion.ir import (
 from fusewright.target import BULK_ALIGNMENT, MAX_BOX_RANK
 
 
-class Value(Protocol):
+class ShapedValue(Protocol):
     """A value of a fusion, or of a schedule's dataflow."""
 
     @property
@@ -30,7 +30,7 @@ class Value(Protocol):
     def shape(self) -> Shape: ...
 
 
-V = TypeVar("V", bound=Value)
+V = TypeVar("V", bound=ShapedValue)
 
 
 @dataclass(frozen=True, slots=True)

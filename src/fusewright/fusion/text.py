@@ -21,7 +21,7 @@ from fusewright.core.expr import Expr, Var
 from fusewright.dtypes import dtype_of
 from fusewright.errors import SpecError, UserError
 from fusewright.fusion import ir
-from fusewright.fusion.call_numbers import Check, Lap, Number, Symbol
+from fusewright.fusion.call_numbers import CallNumber, Lap, NumberCheck, Symbol
 from fusewright.fusion.ir import Fusion, Op, Shape, Sym, Tensor
 from fusewright.fusion.known import Known
 from fusewright.fusion.partition import Partition
@@ -124,8 +124,8 @@ class _Reader:
         """`sizes`: those of the program that a body belongs to."""
         self._held = held
         self._sizes: dict[str, Var] = {} if sizes is None else sizes
-        self._numbers: list[Number] = []
-        self._checks: list[Check] = []
+        self._numbers: list[CallNumber] = []
+        self._checks: list[NumberCheck] = []
         self._values: dict[str, Tensor] = {}
         self._outputs: tuple[Tensor, ...] | None = None
         self._bodies: dict[str, Fusion] = {}
@@ -148,7 +148,7 @@ class _Reader:
             self._read_number(*found.groups())
         elif found := _CHECK.fullmatch(line):
             gap = _expression(_parsed(found[1]), self._sizes)
-            self._checks.append(Check(gap, str(_literal(_parsed(found[2])))))
+            self._checks.append(NumberCheck(gap, str(_literal(_parsed(found[2])))))
         elif found := _BODY.fullmatch(line):
             if found[1] in self._bodies:
                 raise SpecError(f"the body {found[1]} is defined twice")
@@ -191,7 +191,7 @@ class _Reader:
             symbol = self._sizes[name] = Symbol(name, int(low), upper, int(multiple))
         if any(n.symbol is symbol for n in self._numbers):
             raise SpecError(f"the number {name} is declared twice")
-        self._numbers.append(Number(symbol, int(place)))
+        self._numbers.append(CallNumber(symbol, int(place)))
 
     def _read_lap(self, name: str, trips: Expr) -> None:
         lap = Lap(name, trips)

@@ -76,7 +76,7 @@ def trace_call(fn: Callable[..., Any], *specs: Any, **kwargs: Any) -> Traced:
     names = _argument_names(fn, specs, kwargs)
     sizes = _Sizes(leaves)
     open_numbers = {
-        k: call_numbers.Traced(s.name, s.least, s.upper, s.multiple_of)
+        k: call_numbers.TracedNumber(s.name, s.least, s.upper, s.multiple_of)
         for k, s in enumerate(leaves)
         if isinstance(s, Sym) and not sizes.has(s)
     }
@@ -104,15 +104,15 @@ class _Arguments:
     sizes: _Sizes
 
 
-def _trace_once(given: _Arguments, open_numbers: Mapping[int, call_numbers.Traced]) -> Traced:
+def _trace_once(given: _Arguments, open_numbers: Mapping[int, call_numbers.TracedNumber]) -> Traced:
     """The function's values. `open_numbers`: the numbers that are no sizes, by place."""
     inputs: list[Tensor] = []
     values: list[Any] = []
-    numbers: list[call_numbers.Number] = []
+    numbers: list[call_numbers.CallNumber] = []
     for k, (label, spec) in enumerate(zip(given.names, given.leaves, strict=True)):
         if isinstance(spec, Sym):
             values.append(open_numbers.get(k, spec))
-            numbers.append(call_numbers.Number(values[-1], k))
+            numbers.append(call_numbers.CallNumber(values[-1], k))
             continue
         inputs.append(_input(len(inputs), label, spec, given.sizes))
         values.append(Array(inputs[-1]))
@@ -228,7 +228,7 @@ def _input(position: int, label: str, spec: object, sizes: _Sizes) -> Tensor:
 def _assemble(
     inputs: tuple[Tensor, ...],
     outputs: tuple[Tensor, ...],
-    numbers: tuple[call_numbers.Number, ...],
+    numbers: tuple[call_numbers.CallNumber, ...],
 ) -> Fusion:
     inputs, outputs = with_constants(inputs, outputs)
     values = ir.topological(outputs, inputs)

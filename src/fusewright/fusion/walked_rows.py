@@ -26,7 +26,7 @@ from fusewright.fusion.partitioning import (
     held_of,
     inputs_of,
 )
-from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, ROWS_AT_A_TIME, Held
+from fusewright.fusion.persistent_rows import LEAST_ROWS_OF_BLOCK, ROWS_AT_A_TIME, RowRegisters
 from fusewright.fusion.row_alignment import lanes_of_word
 from fusewright.fusion.sizes import STORED_TRIPS
 from fusewright.target import SECTOR_NBYTES, Target
@@ -207,7 +207,7 @@ class _Parts:
     directions: Directions
     rows: Rows
     length: int
-    held: Held
+    held: RowRegisters
     facts: PartitionFacts
 
     def cost(self, made: Results, nbytes: int, target: Target) -> float:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import Expr, Int, add, constant_value, floordiv, mod, mul
-from fusewright.host.ir import Binding, Box
+from fusewright.host.ir import Binding, ViewBox
 from fusewright.host.regions import ByteRegion, meet, region_of
 
 
@@ -103,7 +103,7 @@ def _before(a: Binding, b: Binding) -> bool | None:
     return prove(less_equal(a.offset + a.nbytes, b.offset))
 
 
-def _boxes_apart(a: Box, b: Box) -> bool:
+def _boxes_apart(a: ViewBox, b: ViewBox) -> bool:
     if a.base != b.base or a.step != b.step:
         return False
     axes = zip(a.start, a.extent, b.start, b.extent, strict=True)
@@ -214,7 +214,7 @@ def _pitch(b: Binding) -> object:
     return None if b.box is None else (b.box.base, b.box.step)
 
 
-def _ranges(box: Box | None) -> list[tuple[int, int]] | None:
+def _ranges(box: ViewBox | None) -> list[tuple[int, int]] | None:
     """Where a box starts and ends along every axis; None where that is not known."""
     if box is None:
         return None

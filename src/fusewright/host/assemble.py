@@ -19,14 +19,14 @@ from fusewright.host.hazards import hazards
 from fusewright.host.ir import (
     AccessMode,
     Binding,
-    Box,
     Edge,
     EdgeKind,
     HostLaunch,
-    Pieces,
+    JoinPieces,
     Root,
     RootKind,
     Stored,
+    ViewBox,
 )
 from fusewright.host.lending import lend
 from fusewright.host.sharing import packed
@@ -44,7 +44,7 @@ View: TypeAlias = tuple[Root, Expr]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """One kernel over sites: inputs, then outputs, in the order of its arrays; `scratch` are the
     sites of what it keeps for itself, `semaphores` where those lie. Of a `region` the kernel has
     parameters only. `idle` counts the multiprocessors that it leaves room on, 0 for less than half
@@ -182,15 +182,15 @@ def _figure(sizes: Sequence[Expr]) -> int | Expr:
 
 def assemble(
     fusion: Fusion,
-    calls: Sequence[Call],
-    pieces: Pieces | None = None,
+    calls: Sequence[KernelCall],
+    pieces: JoinPieces | None = None,
     held: Mapping[Tensor, Tensor] | None = None,
     lenders: Sequence[Tensor] = (),
 ) -> HostProgram:
     """The host program of kernels over the sites of a fusion's values. `held`: results that lie in
     the memory of an argument; `lenders`: arguments that hold none, and that kernels may write
     over."""
-    pieces, held = pieces or Pieces(), held or {}
+    pieces, held = pieces or JoinPieces(), held or {}
     kernels = [x.kernel for x in calls]
     state = state_root(kernels)
     calls = [
@@ -234,7 +234,7 @@ def _root(kind: RootKind, position: int, s: Subspan) -> Root:
     return Root(kind, position, s.root.name, nbytes_of(s), alignment)
 
 
-def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]:
+def _inner(calls: Sequence[KernelCall], views: Mapping[Tensor, View]) -> list[Subspan]:
     """The roots between kernels, in order of making. Raises InternalError for one never made."""
     made: dict[Tensor, Subspan] = {}
     for x in calls:
@@ -253,7 +253,7 @@ def _inner(calls: Sequence[Call], views: Mapping[Tensor, View]) -> list[Subspan]
 
 def _arena(
     inner: Sequence[Subspan],
-    calls: Sequence[Call],
+    calls: Sequence[KernelCall],
     views: dict[Tensor, View],
     before: Sequence[int],
 ) -> tuple[Arena, Root]:
@@ -265,7 +265,7 @@ def _arena(
 
 
 def _ancestors(
-    inner: Sequence[Subspan], calls: Sequence[Call], views: Mapping[Tensor, View]
+    inner: Sequence[Subspan], calls: Sequence[KernelCall], views: Mapping[Tensor, View]
 ) -> list[int]:
     """For each call, as bits, the calls that the data alone make it wait for: the hazards of a
     program in which every intermediate has memory of its own."""
@@ -282,7 +282,7 @@ def _stored(views: Mapping[Tensor, View]) -> dict[Tensor, Stored]:
 
 
 def _launches(
-    calls: Sequence[Call], views: Mapping[Tensor, View], values: Mapping[Tensor, Stored]
+    calls: Sequence[KernelCall], views: Mapping[Tensor, View], values: Mapping[Tensor, Stored]
 ) -> tuple[HostLaunch, ...]:
     out: list[HostLaunch] = []
     kernels = dict.fromkeys(x.kernel for x in calls)
@@ -303,10 +303,10 @@ def _launches(
 
 def _binding(s: Subspan, memory: Stored, offset: Expr, mode: AccessMode) -> Binding:
     size = s.root.dtype.nbytes
-    box: Box | None = None
+    box: ViewBox | None = None
     if not s.is_whole:
         step = tuple(stride * size for stride in natural(s.root).strides)
-        box = Box(offset, tuple(a for a, _ in s.box), tuple(n for _, n in s.box), step)
+        box = ViewBox(offset, tuple(a for a, _ in s.box), tuple(n for _, n in s.box), step)
     return Binding(
         memory.root,
         offset + s.offset * size,
@@ -332,7 +332,7 @@ def accesses(kernel: Kernel) -> dict[Buffer, AccessMode]:
     return found | dict.fromkeys(kernel.scratch, AccessMode.WRITE)
 
 
-def _accesses_of_region(x: Call) -> dict[Buffer, AccessMode]:
+def _accesses_of_region(x: KernelCall) -> dict[Buffer, AccessMode]:
     """What a region does to each of its parameters: it reads its operands, and writes the rest."""
     reads = x.kernel.arrays[: len(x.inputs)]
     return {b: AccessMode.READ if b in reads else AccessMode.WRITE for b in x.kernel.params}

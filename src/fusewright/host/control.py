@@ -30,7 +30,7 @@ from fusewright.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RegionMemory:
     """Memory of a region: an "operand", a "result" or "scratch", by position; of an array that is
     sliced the slice of a number."""
 
@@ -43,19 +43,19 @@ class Place:
 class Copy:
     """Puts what lies in one place, the carried value or result `output`, into another."""
 
-    source: Place
-    target: Place
+    source: RegionMemory
+    target: RegionMemory
     output: int
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BodyRun:
     """Runs a body over the places of its arguments, then those of its results that no argument
     holds, then its arena, if it has one. `lap`: the number of the iteration, of a loop that tells
     its body."""
 
     body: int
-    roots: tuple[Place, ...]
+    roots: tuple[RegionMemory, ...]
     lap: int | None = None
 
 
@@ -63,15 +63,15 @@ class Run:
 class Ask:
     """Asks whether a bool in memory is true."""
 
-    place: Place
+    place: RegionMemory
 
 
-Step: TypeAlias = Copy | Run | Ask
+Step: TypeAlias = Copy | BodyRun | Ask
 Steps: TypeAlias = Generator[Step, bool | None, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RegionBody:
     """What a region knows of a body: for each different result the position of the argument in
     whose memory it is made, or None; for each output the position of its result; the bytes of its
     arena."""
@@ -96,12 +96,12 @@ class HostRegion:
     sliced: int
     trips: Expr | None
     reverse: bool
-    bodies: tuple[Body, ...]
-    results: tuple[Place, ...]
-    second: tuple[Place | None, ...]
-    staged: tuple[Place | None, ...]
-    arena: Place | None
-    flag: Place | None
+    bodies: tuple[RegionBody, ...]
+    results: tuple[RegionMemory, ...]
+    second: tuple[RegionMemory | None, ...]
+    staged: tuple[RegionMemory | None, ...]
+    arena: RegionMemory | None
+    flag: RegionMemory | None
     aliased: frozenset[int]
     scratch: tuple[tuple[Shape, DType], ...]
     index: Lap | None
@@ -129,19 +129,19 @@ class HostRegion:
         """The sizes, and the number of an iteration where its body asks for it."""
         return sizes if self.index is None or lap is None else {**sizes, self.index: lap}
 
-    def branch(self, number: int) -> list[Copy | Run]:
+    def branch(self, number: int) -> list[Copy | BodyRun]:
         """The steps of a branch of a `cond`."""
-        inputs = [Place("operand", k) for k in range(1, self.operands)]
+        inputs = [RegionMemory("operand", k) for k in range(1, self.operands)]
         return list(self._run(number, inputs, self.results))
 
-    def lap(self) -> tuple[list[Copy | Run], list[Copy | Run], list[Copy | Run]]:
+    def lap(self) -> tuple[list[Copy | BodyRun], list[Copy | BodyRun], list[Copy | BodyRun]]:
         """A `while_loop` in steps that are the same in every iteration: what comes before the loop,
         what computes the condition, and the body, which ends with the carried values in the places
         of their results."""
         assert self.flag is not None
         places, shared = list(self.results), self._shared()
         apart = [k for k in range(self.carried) if k not in self.aliased]
-        first = [Copy(Place("operand", k), self.results[k], k) for k in apart]
+        first = [Copy(RegionMemory("operand", k), self.results[k], k) for k in apart]
         targets = [self.second[k] or self.results[k] for k in range(self.carried)]
         back = [
             Copy(target, self.results[k], k)
@@ -152,7 +152,7 @@ class HostRegion:
         return [*first], [*self._run(0, [*places, *shared], [self.flag])], body
 
     def _cond(self) -> Steps:
-        answer = yield Ask(Place("operand", 0))
+        answer = yield Ask(RegionMemory("operand", 0))
         yield from self.branch(0 if answer else 1)
 
     def _while(self) -> Steps:
@@ -182,8 +182,8 @@ class HostRegion:
                     yield Copy(target, second, k)
                     current[k] = second
             slices = range(self.carried, self.carried + self.sliced)
-            stacked = [Place(r.kind, r.position, i) for r in self.results[self.carried :]]
-            inputs = [*current, *(Place("operand", k, i) for k in slices), *shared, *stacked]
+            stacked = [RegionMemory(r.kind, r.position, i) for r in self.results[self.carried :]]
+            inputs = [*current, *(RegionMemory("operand", k, i) for k in slices), *shared, *stacked]
             yield from self._run(0, inputs, [*targets, *stacked], None if self.index is None else i)
             current = targets
         if not trips:
@@ -191,10 +191,10 @@ class HostRegion:
                 if now != self.results[k] and k not in self.aliased:
                     yield Copy(now, self.results[k], k)
 
-    def _begin(self) -> Generator[Step, bool | None, list[Place]]:
+    def _begin(self) -> Generator[Step, bool | None, list[RegionMemory]]:
         """Where the carried values lie before the first iteration: those that are written over in
         the memory of their results."""
-        current = [Place("operand", k) for k in range(self.carried)]
+        current = [RegionMemory("operand", k) for k in range(self.carried)]
         for k in range(self.carried):
             if self.is_in_place(k):
                 if k not in self.aliased:
@@ -202,38 +202,38 @@ class HostRegion:
                 current[k] = self.results[k]
         return current
 
-    def _target(self, k: int, left: int) -> Place:
+    def _target(self, k: int, left: int) -> RegionMemory:
         """Where an iteration makes a carried value, `left` iterations before the last one."""
         second = self.second[k]
         return self.results[k] if second is None or left % 2 == 0 else second
 
-    def _other(self, k: int, now: Place) -> Place:
+    def _other(self, k: int, now: RegionMemory) -> RegionMemory:
         """Where an iteration makes a carried value that lies at a place, of a while loop."""
         second = self.second[k]
         is_result = now == self.results[k] or (now.kind == "operand" and k in self.aliased)
         return second if second is not None and is_result else self.results[k]
 
-    def _shared(self) -> list[Place]:
+    def _shared(self) -> list[RegionMemory]:
         first = self.carried + self.sliced
-        return [Place("operand", k) for k in range(first, self.operands)]
+        return [RegionMemory("operand", k) for k in range(first, self.operands)]
 
     def _run(
         self,
         number: int,
-        inputs: Sequence[Place],
-        targets: Sequence[Place],
+        inputs: Sequence[RegionMemory],
+        targets: Sequence[RegionMemory],
         lap: int | None = None,
-    ) -> Iterator[Copy | Run]:
+    ) -> Iterator[Copy | BodyRun]:
         """A run of a body that ends with its outputs at the targets."""
         body = self.bodies[number]
-        made: dict[int, Place] = {}
+        made: dict[int, RegionMemory] = {}
         for k, (d, target) in enumerate(zip(body.places, targets, strict=True)):
             holder = body.holders[d]
             staged = self.staged[k - self.carried] if k >= self.carried and self.staged else None
             made.setdefault(d, inputs[holder] if holder is not None else staged or target)
         outputs = [made[d] for d, h in enumerate(body.holders) if h is None]
         arena = [self.arena] if self.arena is not None and body.arena_nbytes != ZERO else []
-        yield Run(number, (*inputs, *outputs, *arena), lap)
+        yield BodyRun(number, (*inputs, *outputs, *arena), lap)
         for k, (d, target) in enumerate(zip(body.places, targets, strict=True)):
             if made[d] != target:
                 yield Copy(made[d], target, k)
@@ -243,7 +243,7 @@ class HostRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RegionCall:
     """One call of a region: which it is, and the types of operands and of all results. `used`: the
     results that something reads, which the region writes in this order."""
 
@@ -264,7 +264,7 @@ class Call:
         return tuple(k for k in self.used if k >= self.carried and self.trips is not None)
 
 
-def call_of(op: Region, used: tuple[int, ...], aliased: frozenset[int]) -> Call:
+def call_of(op: Region, used: tuple[int, ...], aliased: frozenset[int]) -> RegionCall:
     """The call of an operation of which something reads the results `used`; `aliased`: the carried
     values whose operand lies where the result does."""
     results: list[tuple[Shape, DType]] = []
@@ -273,23 +273,23 @@ def call_of(op: Region, used: tuple[int, ...], aliased: frozenset[int]) -> Call:
         lead = (op.trips,) if is_stacked and op.trips is not None else ()
         results.append(((*lead, *t.shape), t.dtype))
     operands = tuple((t.shape, t.dtype) for t in op.operands)
-    return Call(
+    return RegionCall(
         op.fn, op.carried, op.sliced, op.trips, op.reverse, operands, tuple(results), used, aliased,
         op.lap,
     )  # fmt: skip
 
 
-def host_region(call: Call, bodies: Sequence[Body]) -> HostRegion:
+def host_region(call: RegionCall, bodies: Sequence[RegionBody]) -> HostRegion:
     """The region of a call whose bodies are compiled; of what is stacked they make what something
     reads."""
     scratch: list[tuple[Shape, DType]] = []
 
-    def place(shape: Shape, dtype: DType) -> Place:
+    def place(shape: Shape, dtype: DType) -> RegionMemory:
         scratch.append((shape, dtype))
-        return Place("scratch", len(scratch) - 1)
+        return RegionMemory("scratch", len(scratch) - 1)
 
     made = [*range(call.carried), *call.stacked] if call.fn != "cond" else range(len(call.results))
-    at = {k: Place("result", n) for n, k in enumerate(call.used)}
+    at = {k: RegionMemory("result", n) for n, k in enumerate(call.used)}
     results = tuple(at[k] if k in at else place(*call.results[k]) for k in made)
     body = bodies[-1]
     is_short = call.trips is not None and prove(less(ONE, call.trips)) is False
@@ -317,13 +317,13 @@ def host_region(call: Call, bodies: Sequence[Body]) -> HostRegion:
     )  # fmt: skip
 
 
-def _is_staged(body: Body, output: int) -> bool:
+def _is_staged(body: RegionBody, output: int) -> bool:
     """Whether no argument holds a slice of what is stacked, or another output's."""
     d = body.places[output]
     return body.holders[d] is None and body.places.index(d) == output
 
 
-def stand_in(name: str, call: Call, region: HostRegion) -> Kernel:
+def stand_in(name: str, call: RegionCall, region: HostRegion) -> Kernel:
     """The parameters of a region as those of a kernel without statements: operands, results, then
     scratch."""
     types = [*call.operands, *(call.results[k] for k in call.used)]

@@ -27,7 +27,7 @@ from fusewright.fusion.ir import (
     contiguous_strides,
 )
 from fusewright.fusion.orders import Order
-from fusewright.host.assemble import Call
+from fusewright.host.assemble import KernelCall
 from fusewright.host.subspans import VECTOR_ALIGNMENT, Subspan
 from fusewright.kir.analysis.uses import memory_uses
 from fusewright.kir.ir import Body, Buffer, For, If, Load, Statement, Store
@@ -116,7 +116,7 @@ class _Use:
         return mine < others if mine != others else self.writes and not other.writes
 
 
-def in_order(calls: Sequence[Call], versions: Versions) -> list[int] | Conflict:
+def in_order(calls: Sequence[KernelCall], versions: Versions) -> list[int] | Conflict:
     """The calls in an order in which nobody reads what has been written over; as far as that
     allows in the order given. A conflict where no order does."""
     before: list[set[int]] = [set() for _ in calls]
@@ -147,7 +147,7 @@ def in_order(calls: Sequence[Call], versions: Versions) -> list[int] | Conflict:
     )
 
 
-def _uses(calls: Sequence[Call], versions: Versions) -> dict[Tensor, list[_Use]]:
+def _uses(calls: Sequence[KernelCall], versions: Versions) -> dict[Tensor, list[_Use]]:
     """The uses of every root, in order of calls."""
     out: dict[Tensor, list[_Use]] = {}
     for k, x in enumerate(calls):
@@ -198,12 +198,12 @@ class At:
     branches: tuple[tuple[If, str], ...]
 
 
-def _both_written(call: Call, first: _Use, second: _Use) -> str:
+def _both_written(call: KernelCall, first: _Use, second: _Use) -> str:
     names = f"{second.site.tensor.name} over a part of {first.site.tensor.name}"
     return f"{call.kernel.name} would write {names} in no order"
 
 
-def _overwrite_problem(call: Call, read: _Use, write: _Use) -> str | None:
+def _overwrite_problem(call: KernelCall, read: _Use, write: _Use) -> str | None:
     """Why a kernel may not write where it reads; None where every element is written by the thread
     that reads it, later, and by no other: kernels write each element once, so a load at the very
     index of a store, in as many iterations, is all that may be."""

@@ -80,7 +80,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class ViewBox:
     """The part of a stored value that a view lies in: where in the root the value begins, in bytes,
     and per axis of the value a start and an extent in elements, and a step in bytes; axes from slow
     to fast. Boxes that count from one base in equal steps are disjoint when they are in one axis;
@@ -110,7 +110,7 @@ class Binding:
     axes: tuple[tuple[Expr, Expr], ...]
     width: int
     total: bool = False
-    box: Box | None = None
+    box: ViewBox | None = None
     anywhere: bool = False
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class JoinPieces:
     """The pieces of joined values, by name: those that are made where they end up, with the place,
     and those that are copied there, with the reason."""
 

@@ -27,7 +27,7 @@ from fusewright.host.subspans import Moving, Range, Subspan, natural
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class JoinPiece:
     """A part of a joined value: where it lies, and the value that it is; `fill` where `source` is
     None."""
 
@@ -66,15 +66,15 @@ def keeps_order(t: Tensor) -> bool:
     )
 
 
-def pieces(t: Tensor, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
+def pieces(t: Tensor, site: Subspan, members: set[Tensor]) -> Iterator[JoinPiece]:
     """What lies in the site of a joined value. Joins among the members are looked through; where
     a reshape has no strides, its result is a piece."""
     if is_rematerialisable(t):
         op = behind_views(t).op
-        yield Piece(site, None, op.value) if isinstance(op, Constant) else Piece(site, t)
+        yield JoinPiece(site, None, op.value) if isinstance(op, Constant) else JoinPiece(site, t)
         return
     if t not in members or not is_join(t):
-        yield Piece(site, t)
+        yield JoinPiece(site, t)
         return
     match t.op:
         case Concat():
@@ -93,12 +93,12 @@ def pieces(t: Tensor, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
             operand = t.op.operands[0]
             inside = site.reshaped(operand.shape)
             if inside is None:
-                yield Piece(site, t)
+                yield JoinPiece(site, t)
             else:
                 yield from pieces(operand, inside, members)
 
 
-def _concatenated(op: Concat, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
+def _concatenated(op: Concat, site: Subspan, members: set[Tensor]) -> Iterator[JoinPiece]:
     ends = list(accumulate((o.shape[op.axis] for o in op.operands), add))
     for o, start in zip(op.operands, [ZERO, *ends], strict=False):
         ranges: list[Range] = [(ZERO, n) for n in o.shape]
@@ -106,17 +106,17 @@ def _concatenated(op: Concat, site: Subspan, members: set[Tensor]) -> Iterator[P
         yield from pieces(o, site.part(ranges), members)
 
 
-def _block(op: Insert, site: Subspan) -> Piece:
+def _block(op: Insert, site: Subspan) -> JoinPiece:
     """The block, in the part of the site that may hold it."""
     block = op.operands[1]
     pairs = zip(op.start, block.shape, site.shape, strict=True)
     ranges = [(ZERO, n) if k in op.moving else (e, m) for k, (e, m, n) in enumerate(pairs)]
     start = tuple((k, op.start[k]) for k in op.moving)
     places = tuple(natural(p) for p in op.operands[2:])
-    return Piece(replace(site.part(ranges), moving=Moving(places, start)), block)
+    return JoinPiece(replace(site.part(ranges), moving=Moving(places, start)), block)
 
 
-def _padded(op: Resize, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
+def _padded(op: Resize, site: Subspan, members: set[Tensor]) -> Iterator[JoinPiece]:
     """The operand, and around it two slabs along every axis: the slabs of an axis lie inside of
     those of the axes before it."""
     operand = op.operands[0]
@@ -126,7 +126,7 @@ def _padded(op: Resize, site: Subspan, members: set[Tensor]) -> Iterator[Piece]:
         for start, extent in ((ZERO, low), (add(low, operand.shape[a]), high)):
             if extent != ZERO:
                 slab = [*ranges[:a], (start, extent), *ranges[a + 1 :]]
-                yield Piece(site.part(slab), None, op.fill)
+                yield JoinPiece(site.part(slab), None, op.fill)
         ranges[a] = inner[a]
     yield from pieces(operand, site.part(inner), members)
 

@@ -47,7 +47,7 @@ from fusewright.kir.traverse import map_body, walk_statements, with_bodies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class LapPart:
     """A parameter of the body that is a part of one of the loop: which, and how many elements
     behind the begin of that it lies, by the number of the iteration."""
 
@@ -80,7 +80,7 @@ class Laps:
     index: Lap | None
     lap: Var
     carried: tuple[Carried, ...]
-    parts: Mapping[Buffer, tuple[Part, ...]]
+    parts: Mapping[Buffer, tuple[LapPart, ...]]
     params: tuple[Buffer, ...]
     results: tuple[Buffer, ...]
 
@@ -340,7 +340,7 @@ def _replaced(
     return [with_bodies(s, lambda body: map_body(body, lambda x: _replaced(x, instead, laps)))]
 
 
-def _placed(s: Store, p: Part) -> list[Store]:
+def _placed(s: Store, p: LapPart) -> list[Store]:
     """A store into a part, by elements where that begins inside of vectors."""
     if is_multiple(p.begins, s.width):
         return [replace(s, dst=p.of, index=add(p.begins, s.index))]

@@ -29,7 +29,7 @@ PAIR_NBYTES = 2 * SECTOR_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _PartSide:
     """One side of a part: the array, the accesses of its warps, and the lines they look up."""
 
     array: MovedArray
@@ -81,13 +81,13 @@ def _division(d: MoveDim) -> float:
     return 1.0 if n & (n - 1) == 0 else CODE.index_division
 
 
-def _sides(m: Move, x: MoveLoop, visits: float) -> tuple[_Side, ...]:
+def _sides(m: Move, x: MoveLoop, visits: float) -> tuple[_PartSide, ...]:
     """The target of a part, of whose pairs of sectors each is moved so often, and its source."""
     itemsize, count = m.target.root.dtype.nbytes, max(1, estimate(x.vectors))
     warps = -(-count // WARP_SIZE)
     warp = spread(np.arange(SAMPLES).reshape(-1, 1, 1), 1, warps)
     number = warp * WARP_SIZE + np.arange(WARP_SIZE).reshape(1, -1, 1)
-    out: list[_Side] = []
+    out: list[_PartSide] = []
     sites = (m.target, m.source) if m.is_copy else (m.target,)
     for site, place in zip(sites, _places(x, np.minimum(number, count - 1)), strict=True):
         assert not isinstance(site, bool | int | float)
@@ -109,7 +109,7 @@ def _sides(m: Move, x: MoveLoop, visits: float) -> tuple[_Side, ...]:
             unfilled=max(0.0, asked - nbytes) if is_written else 0.0,
             returns=(1.0, visits) if is_written else (0.0, 1.0),
         )
-        out.append(_Side(array, warps, lines))
+        out.append(_PartSide(array, warps, lines))
     return tuple(out)
 
 

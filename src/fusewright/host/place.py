@@ -21,8 +21,8 @@ from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.form import Formation, connected
 from fusewright.host.groups import is_view
-from fusewright.host.ir import Pieces
-from fusewright.host.joins import Piece, is_join, is_part, pieces, site_in_source, source_of
+from fusewright.host.ir import JoinPieces
+from fusewright.host.joins import JoinPiece, is_join, is_part, pieces, site_in_source, source_of
 from fusewright.host.moves import Move, Moves
 from fusewright.host.segment import stored_values
 from fusewright.host.subspans import LAUNCH_NBYTES, Subspan, natural
@@ -45,7 +45,7 @@ class Placed:
     items: tuple[Group | Moves, ...]
     sites: dict[Tensor, tuple[Subspan, ...]]
     joined: tuple[Tensor, ...]
-    pieces: Pieces
+    pieces: JoinPieces
     versions: dict[tuple[Tensor, Tensor], int]
 
 
@@ -88,7 +88,7 @@ class _Split:
 class _Rest:
     """The parts of one join that move, before all sites of their sources are known."""
 
-    parts: tuple[Piece, ...]
+    parts: tuple[JoinPiece, ...]
     members: set[Tensor]
 
 
@@ -127,7 +127,7 @@ class _Placer:
     def result(self) -> Placed:
         items = [x if isinstance(x, tuple) else self._moves(x) for x in reversed(self.done)]
         sites = {t: tuple(map(self._settled, found)) for t, found in self.sites.items()}
-        pieces = Pieces(self.placed, self.not_placed)
+        pieces = JoinPieces(self.placed, self.not_placed)
         return Placed(tuple(items), sites, tuple(self.joined), pieces, self.versions)
 
     def _moves(self, rest: _Rest) -> Moves:
@@ -200,7 +200,9 @@ class _Placer:
         first in order."""
         return t in self.wanted and not self.computed[t]
 
-    def _staying(self, t: Tensor, everything: Sequence[Piece], members: set[Tensor]) -> set[Piece]:
+    def _staying(
+        self, t: Tensor, everything: Sequence[JoinPiece], members: set[Tensor]
+    ) -> set[JoinPiece]:
         """The pieces of a result in the memory of an argument that are there already: parts of one
         value in each argument, as two would be written over each other. That is the argument
         itself, or what lies there, before a value as large that is then made there."""
@@ -215,11 +217,11 @@ class _Placer:
                 self.versions[source, root] = self.versions[t, root] - 1
         return {p for p, source in found if source is not None and chosen[p.site.root] is source}
 
-    def _is_new(self, source: Tensor, p: Piece) -> bool:
+    def _is_new(self, source: Tensor, p: JoinPiece) -> bool:
         """Whether nothing says yet where the source of a piece lies."""
         return source is not p.site.root and source not in self.sites
 
-    def _lies_there(self, t: Tensor, p: Piece, members: set[Tensor]) -> Tensor | None:
+    def _lies_there(self, t: Tensor, p: JoinPiece, members: set[Tensor]) -> Tensor | None:
         """The value that a piece is a part of, in its place, if that lies in the memory of the
         piece's root, or is as large and may be made there."""
         root = p.site.root
@@ -237,10 +239,12 @@ class _Placer:
     def _is_made(self, t: Tensor) -> bool:
         return t in self.wanted and not isinstance(t.op, Input)
 
-    def _settle(self, t: Tensor, parts: Sequence[Piece], split: _Split) -> tuple[Piece, ...]:
+    def _settle(
+        self, t: Tensor, parts: Sequence[JoinPiece], split: _Split
+    ) -> tuple[JoinPiece, ...]:
         """Gives the pieces of a join their sites; returns the parts that are moved."""
         made = {*split.own, *split.elsewhere}
-        moved: list[Piece] = []
+        moved: list[JoinPiece] = []
         for p in parts:
             o = p.source
             if o is not None and o in made and len(self.sites.get(o, ())) < MAX_STORES:
@@ -255,7 +259,7 @@ class _Placer:
                 self.not_placed[o.name] = _why_moved(o, split.members)
         return tuple(moved)
 
-    def _without(self, g: Group, t: Tensor, parts: Sequence[Piece]) -> _Split:
+    def _without(self, g: Group, t: Tensor, parts: Sequence[JoinPiece]) -> _Split:
         members = {*g, *self.through}
         sources = list(dict.fromkeys(p.source for p in parts if p.source is not None))
         parts_of_sources = [o for o in sources if is_part(o, members)]

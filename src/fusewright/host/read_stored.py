@@ -41,7 +41,7 @@ def read_what_is_stored(
     k1: s = f(x), a = abs(s);  k2: m = max(a);  k3: s / m   ->   k1: s;  k2: m = max(abs(s))
     k1: m = max(x, 0), y = x - m;  k2: y / sum(y, 1)   ->   k1: m;  k2: y = x - m, y / sum(y, 1)
     """
-    order, cut = {t: i for i, t in enumerate(fusion.values)}, _Cut(fusion, groups)
+    order, cut = {t: i for i, t in enumerate(fusion.values)}, _CutFusion(fusion, groups)
     for i, g in enumerate(groups):
         for t in g:
             readers = cut.readers(t, i)
@@ -60,7 +60,7 @@ def read_what_is_stored(
     return [g for g in cut.groups if g]
 
 
-class _Cut:
+class _CutFusion:
     """A fusion in groups, of which each may be replaced."""
 
     def __init__(self, fusion: Fusion, groups: Sequence[Group]) -> None:
@@ -132,7 +132,7 @@ def functions_between(t: Tensor, values: Collection[Tensor]) -> list[Tensor]:
     return list(found)
 
 
-def _recomputed(t: Tensor, cut: _Cut, own: int) -> list[Tensor]:
+def _recomputed(t: Tensor, cut: _CutFusion, own: int) -> list[Tensor]:
     """The elementwise ops and views of a group between a value and what is stored without it, or
     results of reductions, which are then stored, if these make fewer trips to memory than the value
     does; none otherwise. Of what is cropped first no more than the crop is read."""

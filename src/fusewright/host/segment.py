@@ -197,7 +197,7 @@ def _copy(t: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ScalarParameter:
     """A scalar that a kernel takes as a parameter; `text` tells 2 from 2.0 and 0.0 from -0.0."""
 
     value: Scalar
@@ -205,17 +205,17 @@ class Parameter:
     text: str
 
 
-def parameter(value: Scalar, dtype: DType) -> Parameter:
+def parameter(value: Scalar, dtype: DType) -> ScalarParameter:
     """The parameter for a literal of a compute dtype."""
-    return Parameter(value, dtype, f"{type(value).__name__} {value!r}")
+    return ScalarParameter(value, dtype, f"{type(value).__name__} {value!r}")
 
 
-def structure_of(fusion: Fusion) -> tuple[object, tuple[Parameter, ...]]:
+def structure_of(fusion: Fusion) -> tuple[object, tuple[ScalarParameter, ...]]:
     """(key, parameters): the key is equal for fusions that differ only in the names of their
     tensors and in the values of the scalars that kernels take as parameters. A literal that one op
     needs in the text and another reads as a parameter is both."""
     number = {t: i for i, t in enumerate(fusion.values)}
-    parameters: dict[Parameter, int] = {}
+    parameters: dict[ScalarParameter, int] = {}
     out: list[object] = []
     in_text = values_in_text(fusion)
     for t in fusion.values:

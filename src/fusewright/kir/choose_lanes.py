@@ -93,7 +93,7 @@ class Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VectorRun:
     """A vector of a row, and where in its buffer it would begin if all its lanes were there."""
 
     begin: Expr
@@ -214,7 +214,9 @@ def pieces_of_lanes(a: LaneAccess) -> Pieces | None:
     return pieces_of(a.index, a.lane, a.count)
 
 
-def choose_runs(a: LaneAccess, pieces: Pieces, first: int, width: int) -> tuple[Run, Run]:
+def choose_runs(
+    a: LaneAccess, pieces: Pieces, first: int, width: int
+) -> tuple[VectorRun, VectorRun]:
     """How the lanes `first .. first + width` are read as if all were in the row of the first lane,
     and in that of the last one: each where one of its lanes exists. What such a run would have
     beyond its row may lie outside of the buffer."""
@@ -223,7 +225,7 @@ def choose_runs(a: LaneAccess, pieces: Pieces, first: int, width: int) -> tuple[
     before = pieces.cut - first if pieces.step >= 0 else first + width - pieces.cut
     bounds = ((ZERO, before), (before, Int(width)))
     own = (less(a.lane, pieces.cut), less_equal(pieces.cut, a.lane))
-    found: list[Run] = []
+    found: list[VectorRun] = []
     for k, is_last in enumerate((False, True)):
         begin = run_of(pieces, first, width, a.count, is_last=is_last)
         low, high = bounds[k if pieces.step >= 0 else 1 - k]
@@ -232,7 +234,9 @@ def choose_runs(a: LaneAccess, pieces: Pieces, first: int, width: int) -> tuple[
         some = somewhere((*a.conditions, own[k]), a.lane, range(first, first + width))
         lanes = Lanes(None, low, high)
         found.append(
-            Run(begin, Vector(first, width, some, lanes) if pieces.step else Vector(first, 1, some))
+            VectorRun(
+                begin, Vector(first, width, some, lanes) if pieces.step else Vector(first, 1, some)
+            )
         )
     return found[0], found[1]
 

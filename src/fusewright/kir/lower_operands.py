@@ -29,9 +29,9 @@ from fusewright.fusion.ir import Constant, Parts, Resize, Size, moves_data
 from fusewright.fusion.literals import is_parameter, needs_value
 from fusewright.kir.choose_lanes import (
     LaneAccess,
-    Run,
     TooNarrow,
     Vector,
+    VectorRun,
     choose_lanes,
     choose_runs,
     choose_words,
@@ -63,11 +63,11 @@ from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.products import strided_operand
-from fusewright.schedule.views import Operand as Access, View, class_value, operand, view
+from fusewright.schedule.views import OperandView as Access, View, class_value, operand, view
 from fusewright.target import MAX_VECTOR_NBYTES
 
 
-class Reader:
+class OperandReader:
     """One stage at one place: its predicates, and its operands as registers, with the statements
     that bring them there collected in `out`."""
 
@@ -408,7 +408,7 @@ class Reader:
                 self.out.append(Compute("copy", out[k], (Reg(row[1], Int(place)),), behind))
         return list(out)
 
-    def _load_run(self, buffer: Buffer, r: Run) -> Buffer:
+    def _load_run(self, buffer: Buffer, r: VectorRun) -> Buffer:
         """The registers that hold a vector of one row."""
         row, v = self.temporary(buffer.dtype, r.vector.width), r.vector
         fill = None if v.predicate == TRUE or not v.lanes.all_exist else self._fill(buffer.dtype)

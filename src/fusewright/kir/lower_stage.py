@@ -45,7 +45,7 @@ from fusewright.kir.ir import (
     ThreadScan,
 )
 from fusewright.kir.lower_clusters import SharedOut
-from fusewright.kir.lower_operands import Reader, literal_as, operand_key
+from fusewright.kir.lower_operands import OperandReader, literal_as, operand_key
 from fusewright.kir.lower_storage import register_dtype
 from fusewright.kir.lower_turns import (
     element_in_block,
@@ -69,7 +69,7 @@ PARTS_AT_ONCE = 16
 or 128 accumulators of a product. By itself the compiler takes all of up to 66, and spills."""
 
 
-class Definition(Reader):
+class Definition(OperandReader):
     """One stage at one place: collects the statements that define it there.
 
     Values are kept in the type they are stored in when they were only moved, and in the compute

@@ -15,7 +15,7 @@ from fusewright.core.expr import Expr, Int, Var, add, constant_value, floordiv, 
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
 from fusewright.kir.ir import Alloc, Buffer, LdMatrix, Reg, Statement, WarpMma
-from fusewright.kir.lower_operands import Reader
+from fusewright.kir.lower_operands import OperandReader
 from fusewright.kir.lower_storage import Storage
 from fusewright.kir.rules import is_misaligned
 from fusewright.kir.tensor import FRAGMENT, WARP_MMA_REGISTERS
@@ -31,7 +31,7 @@ _SUMS, _, _OF_SECOND = WARP_MMA_REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
-class _Loops:
+class _ProductLoops:
     """The variables of a product's loops from that over threads on."""
 
     thread: Expr
@@ -47,9 +47,9 @@ def warp_instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> l
     """The matrix instructions of a product at one place: for each step of the tile's depth, one for
     every 16 rows and 8 columns of a warp. Raises ScheduleError for operands that no loads of
     matrices bring."""
-    loops = _Loops(*values[-7:])
+    loops = _ProductLoops(*values[-7:])
     steps, _, rows, columns, *_ = (constant_value(x.axis.extent) or 1 for x in s.loops[-6:])
-    sides = tuple(_Side(storage, s, values, loops, position) for position in (0, 1))
+    sides = tuple(_FragmentSide(storage, s, values, loops, position) for position in (0, 1))
     sums = storage.context.buffers[s]
     out: list[Statement] = []
     held = [_loaded(storage, s, sides, (rows, columns // 2), 0, out)]
@@ -68,7 +68,7 @@ def warp_instructions(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> l
 def _loaded(
     storage: Storage,
     s: Stage,
-    sides: tuple[_Side, ...],
+    sides: tuple[_FragmentSide, ...],
     counts: tuple[int, ...],
     step: int,
     out: list[Statement],
@@ -86,7 +86,7 @@ def _loaded(
     return tuple(found)
 
 
-class _Side:
+class _FragmentSide:
     """An operand of a product: where the lanes of a warp find the rows of its matrices.
 
     A fragment is four matrices: of the first operand those of both halves of the rows, then the
@@ -100,7 +100,7 @@ class _Side:
         storage: Storage,
         s: Stage,
         values: tuple[Expr, ...],
-        loops: _Loops,
+        loops: _ProductLoops,
         position: int,
     ) -> None:
         p = s.operands[position]
@@ -110,7 +110,7 @@ class _Side:
                 "a tile of shared memory that threads copy; make it with "
                 "cache_after(by='cp_async')"
             )
-        reader = Reader(storage, s, values)
+        reader = OperandReader(storage, s, values)
         self._loops, self._is_first = loops, position == 0
         self._at = reader.element(p, operand(storage.graph, reader.view, position))
         innermost = storage.places(p)[-1]

@@ -264,7 +264,7 @@ SWITCHES: dict[str, tuple[str, Run | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PipelineOptions:
     """How a run is watched; the defaults come from the environment.
 
     `spec` 0 off, 1 borders, 2 every pass, 3 text too; `dump` "", "all", "diff" or a pass;
@@ -277,14 +277,14 @@ class Options:
     without: str = field(default_factory=knobs.WITHOUT.get)
 
 
-def run_pipeline(kernel: Kernel, target: Target, options: Options | None = None) -> Kernel:
+def run_pipeline(kernel: Kernel, target: Target, options: PipelineOptions | None = None) -> Kernel:
     """The kernel ready for emission and simulation, stage "final".
 
     Raises SpecError when the kernel given breaks the spec of stage "lowered", UserError and
     UnsupportedError as passes find them, and InternalError, with the path of a runnable
     reproducer, when a pass fails or leaves a kernel that breaks the spec.
     """
-    options = options or Options()
+    options = options or PipelineOptions()
     _check_dump(options)
     if options.spec:
         check_kernel(kernel, "lowered", target=target)
@@ -317,7 +317,7 @@ def _without(switches: str) -> tuple[Pass, ...]:
     return passes
 
 
-def _level(options: Options, *, is_last: bool) -> int:
+def _level(options: PipelineOptions, *, is_last: bool) -> int:
     """The level of checks behind a pass: level 1 looks only behind the last one."""
     return options.spec if options.spec >= 2 or is_last else 0
 
@@ -393,7 +393,7 @@ def write_reproducer(p: Pass, kernel: Kernel, target: Target) -> Path:
     return program
 
 
-def _check_dump(options: Options) -> None:
+def _check_dump(options: PipelineOptions) -> None:
     known = ("", "all", "diff", *(p.name for p in PIPELINE))
     if options.dump not in known:
         raise UserError(
@@ -401,7 +401,7 @@ def _check_dump(options: Options) -> None:
         )
 
 
-def _dump(number: int, p: Pass, before: Kernel, after: Kernel, options: Options) -> None:
+def _dump(number: int, p: Pass, before: Kernel, after: Kernel, options: PipelineOptions) -> None:
     if options.dump not in ("all", "diff", p.name):
         return
     if after is before:

@@ -77,7 +77,7 @@ def sort_network(storage: Storage, tile: Stage, axis: int) -> list[Statement]:
     Raises ScheduleError for a tile elsewhere, one whose loops do not walk along its rows, and
     threads that are no power of two or more than half the elements.
     """
-    row = _Row.of(storage, tile, axis)
+    row = _SortedRow.of(storage, tile, axis)
     registers = storage.temporary(tile, row.buffer.dtype, row.held)
     other = storage.temporary(tile, row.buffer.dtype)
     out: list[Statement] = [Alloc(registers), Alloc(other)]
@@ -90,7 +90,7 @@ def sort_network(storage: Storage, tile: Stage, axis: int) -> list[Statement]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _SortedRow:
     """A row of `size` elements from `base` on in a buffer, that `threads` threads sort, each with
     its number and `held` elements; `length` is the next power of two."""
 
@@ -107,7 +107,7 @@ class _Row:
         return max(1, self.length // self.threads)
 
     @classmethod
-    def of(cls, storage: Storage, tile: Stage, axis: int) -> _Row:
+    def of(cls, storage: Storage, tile: Stage, axis: int) -> _SortedRow:
         graph, row = storage.graph, tile.frame.output[axis]
         size = constant_value(row.extent)
         assert size is not None, "what is in shared memory has a constant size"

@@ -70,7 +70,7 @@ def insert_syncs(kernel: Kernel, placements: Iterable[Placement]) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _SyncPart:
     """One statement of a sync, before statement `index` of the body at `body`; `role` is that whose
     warps meet there instead of all of the block."""
 
@@ -81,23 +81,23 @@ class _Part:
     role: RoleScope | None = None
 
 
-def _parts(p: Placement, kernel: Kernel) -> tuple[_Part, ...]:
+def _parts(p: Placement, kernel: Kernel) -> tuple[_SyncPart, ...]:
     """The statements of a sync in textual order."""
     match p.point.scope:
         case SyncScope.BLOCK if p.point.since != p.point.position:
             return _split_parts(p, kernel)
         case SyncScope.CLUSTER:
             arrive = partial(ClusterArrive, relaxed=not p.point.orders_memory)
-            first = _Part(p.body, gap_at(p.point.since), arrive, p.why)
-            return first, _Part(p.body, p.index, ClusterWait, p.why)
+            first = _SyncPart(p.body, gap_at(p.point.since), arrive, p.why)
+            return first, _SyncPart(p.body, p.index, ClusterWait, p.why)
         case SyncScope.BLOCK | SyncScope.THREAD:
             role = next((s for s in p.point.scopes if isinstance(s, RoleScope)), None)
-            return (_Part(p.body, p.index, BlockSync, p.why, role),)
+            return (_SyncPart(p.body, p.index, BlockSync, p.why, role),)
         case SyncScope.WARP:
-            return (_Part(p.body, p.index, WarpSync, p.why),)
+            return (_SyncPart(p.body, p.index, WarpSync, p.why),)
 
 
-def _split_parts(p: Placement, kernel: Kernel) -> tuple[_Part, ...]:
+def _split_parts(p: Placement, kernel: Kernel) -> tuple[_SyncPart, ...]:
     """A split barrier: the mbarrier starts with the kernel, and each run of the body around takes
     one of its phases."""
     number = run_number(p.point.scopes)
@@ -107,9 +107,9 @@ def _split_parts(p: Placement, kernel: Kernel) -> tuple[_Part, ...]:
     arrive = partial(MbarArrive, barrier=gate, slot=ZERO)
     wait = partial(MbarWait, barrier=gate, slot=ZERO, parity=mod(number, 2))
     return (
-        _Part((), 0, start, p.why),
-        _Part(p.body, gap_at(p.point.since), arrive, p.why),
-        _Part(p.body, p.index, wait, p.why),
+        _SyncPart((), 0, start, p.why),
+        _SyncPart(p.body, gap_at(p.point.since), arrive, p.why),
+        _SyncPart(p.body, p.index, wait, p.why),
     )
 
 

@@ -206,7 +206,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class NestedValue:
     """A field that is a value of several parts, each as it prints where it is not the default."""
 
     field: str
@@ -477,7 +477,7 @@ _WRITTEN: tuple[Template, ...] = (
               Braces("body")),
     _template(ir.If, "if (", "{condition}", ") ", Braces("then"), (" else ", Braces("otherwise"))),
     _template(ir.Load, Span("dst", "width"), " = load ", "{src}", "[", "{index}", "]", _IF,
-              (" else ", "{fill}"), _CACHE, Value("lanes", ir.Lanes, _LANES), assigns=True),
+              (" else ", "{fill}"), _CACHE, NestedValue("lanes", ir.Lanes, _LANES), assigns=True),
     _template(ir.Store, "store ", "{dst}", "[", "{index}", "] = ", Span("src", "width"), _IF,
               _CACHE),
     _template(ir.RemoteStore, "remote_store ", "{dst}", "[", "{index}", "] of block ", "{rank}",

@@ -16,7 +16,7 @@ from fusewright.fusion.printing import print_fusion
 from fusewright.fusion.text import parse_body, parse_fusion
 from fusewright.host.control import call_of
 from fusewright.host.groups import Reason
-from fusewright.host.ir import Pieces
+from fusewright.host.ir import JoinPieces
 from fusewright.kernel import Kernel
 from fusewright.programs.model import Dispatch, ProgramModel
 from fusewright.programs.records import (
@@ -138,7 +138,7 @@ def _model_of(
         launches,
         tuple(Reason(t, rule) for t, rule in record["reasons"]),
         target,
-        Pieces(dict(record["placed"]), dict(record["not_placed"])),
+        JoinPieces(dict(record["placed"]), dict(record["not_placed"])),
         {values[t]: values[argument] for t, argument in record["held"]},
         Orders(*(_orders_of(record["orders"][f.name]) for f in fields(Orders))),
         tuple(values[name] for name in record["lenders"]),

@@ -14,8 +14,8 @@ from fusewright.core.expr import ONE, ZERO, Expr, Var, add, constant_value, mul
 from fusewright.dtypes import bool_
 from fusewright.fusion.build import element_count
 from fusewright.fusion.ir import Tensor, contiguous_strides
-from fusewright.host.control import Call
-from fusewright.host.laps import Carried, Laps, Part, lap_of
+from fusewright.host.control import RegionCall
+from fusewright.host.laps import Carried, LapPart, Laps, lap_of
 from fusewright.host.shared_places import SharedPlaces
 from fusewright.host.subspans import Subspan
 from fusewright.host.whole_block import (
@@ -50,7 +50,7 @@ def launches_of(body: ProgramModel) -> list[Dispatch]:
 
 
 def block_loop(
-    call: Call,
+    call: RegionCall,
     bodies: tuple[ProgramModel, ...],
     reads: Sequence[Subspan],
     writes: Sequence[Subspan],
@@ -71,7 +71,9 @@ class _Found:
 
     reads: list[dict[Buffer, Expr]]
     written: dict[int, Buffer] = field(default_factory=dict[int, Buffer])
-    parts: dict[Buffer, tuple[Part, ...]] = field(default_factory=dict[Buffer, tuple[Part, ...]])
+    parts: dict[Buffer, tuple[LapPart, ...]] = field(
+        default_factory=dict[Buffer, tuple[LapPart, ...]]
+    )
     made: dict[Buffer, tuple[int, Expr]] = field(default_factory=dict[Buffer, tuple[int, Expr]])
     inner: dict[Buffer, InnerPart] = field(default_factory=dict[Buffer, InnerPart])
 
@@ -81,7 +83,7 @@ class _Reading:
 
     def __init__(
         self,
-        call: Call,
+        call: RegionCall,
         bodies: tuple[ProgramModel, ...],
         reads: Sequence[Subspan],
         writes: Sequence[Subspan],
@@ -181,7 +183,7 @@ class _Reading:
             raise NotOneLaunch(f"the body reads a slice {b} that it stacks")
         if k < call.carried + call.sliced:
             begins = add(begins, mul(self._laps.number, element_count(s.root.shape)))
-        self._found.parts[b] = (Part(self._arrays.operand(k, b.name), begins),)
+        self._found.parts[b] = (LapPart(self._arrays.operand(k, b.name), begins),)
 
     def _write(self, b: Buffer, s: Subspan, program: ProgramModel, *, is_condition: bool) -> None:
         outputs = program.fusion.outputs
@@ -203,7 +205,7 @@ class _Reading:
         if whole is None:
             raise NotOneLaunch(f"nothing reads the slices {b} that it stacks")
         begins = mul(self._laps.number, element_count(s.tensor.shape))
-        self._found.parts[b] = (Part(whole, begins),)
+        self._found.parts[b] = (LapPart(whole, begins),)
         self._sliced[s.tensor] = b
 
     def _stacked(self, output: int) -> int:

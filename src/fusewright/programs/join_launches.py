@@ -37,7 +37,7 @@ parameters'); a pointer and the widest scalar have 8."""
 
 
 @dataclass(eq=False)
-class _Batch:
+class _LaunchBatch:
     """Launches that may become one: how and what they compute, None for those that stay alone, what
     they access of each memory, and whether they write there."""
 
@@ -48,11 +48,11 @@ class _Batch:
         default_factory=dict[Tensor, list[tuple[Subspan, bool]]]
     )
 
-    def is_like(self, other: _Batch) -> bool:
+    def is_like(self, other: _LaunchBatch) -> bool:
         """Whether other launches compute alike, and fit."""
         return self.alike is not None and self.alike == other.alike and self._fits(other)
 
-    def has_room_for(self, other: _Batch) -> bool:
+    def has_room_for(self, other: _LaunchBatch) -> bool:
         """Whether each block of these and other launches has a multiprocessor to itself, so that
         what the others compute costs nothing, or all of them are short; and whether they fit."""
         if self.alike is None or other.alike is None or self.alike[0] != other.alike[0]:
@@ -62,7 +62,7 @@ class _Batch:
         kernels = [p.kernel for p in (*self.parts, *other.parts)]
         return (_have_room(kernels) or _are_short(kernels)) and self._fits(other)
 
-    def _fits(self, other: _Batch) -> bool:
+    def _fits(self, other: _LaunchBatch) -> bool:
         parts = (*self.parts, *other.parts)
         if not _share_blocks([p.kernel for p in parts]):
             return False
@@ -70,13 +70,13 @@ class _Batch:
         fits = 8 * values <= PARAMETER_NBYTES
         return fits and self.statements + other.statements <= MAX_STATEMENTS
 
-    def add(self, other: _Batch) -> None:
+    def add(self, other: _LaunchBatch) -> None:
         self.parts += other.parts
         self.statements += other.statements
         for root, sites in other.sites.items():
             self.sites.setdefault(root, []).extend(sites)
 
-    def meets(self, other: _Batch) -> bool:
+    def meets(self, other: _LaunchBatch) -> bool:
         """Whether two have to keep their order: one writes what the other accesses."""
         return any(
             (writes or also_writes) and not are_apart(a, b)
@@ -121,10 +121,10 @@ def _blocks(kernels: Sequence[Kernel]) -> int:
     return sum(constant_value(k.ir.grid[0].extent) or 0 for k in kernels)
 
 
-def _alone(x: Dispatch) -> _Batch:
+def _alone(x: Dispatch) -> _LaunchBatch:
     """A launch by itself."""
     alike = _alike(x)
-    out = _Batch(alike, [x])
+    out = _LaunchBatch(alike, [x])
     out.statements = sum(1 for _ in walk_statements(x.kernel.ir)) if alike is not None else 0
     for s, writes in (*((s, False) for s in x.reads), *((s, True) for s in x.writes)):
         out.sites.setdefault(s.root, []).append((s, writes))
@@ -145,27 +145,33 @@ def join_launches(
     order:    after launches know their order and sites, before memory is assigned to values
     """
     batches = [_alone(x) for x in launches]
-    for takes in (_Batch.is_like, _Batch.has_room_for):
+    for takes in (_LaunchBatch.is_like, _LaunchBatch.has_room_for):
         batches = _placed(batches, takes)
     return [_joined(b.parts, kernel_of) for b in batches]
 
 
-def _placed(batches: Sequence[_Batch], takes: Callable[[_Batch, _Batch], bool]) -> list[_Batch]:
+def _placed(
+    batches: Sequence[_LaunchBatch], takes: Callable[[_LaunchBatch, _LaunchBatch], bool]
+) -> list[_LaunchBatch]:
     """The batches, each added to the last one before it that takes it."""
-    out: list[_Batch] = []
+    out: list[_LaunchBatch] = []
     for new in batches:
         if not _place(out, new, takes):
             out.append(new)
     return out
 
 
-def _place(batches: list[_Batch], new: _Batch, takes: Callable[[_Batch, _Batch], bool]) -> bool:
+def _place(
+    batches: list[_LaunchBatch],
+    new: _LaunchBatch,
+    takes: Callable[[_LaunchBatch, _LaunchBatch], bool],
+) -> bool:
     """Adds launches to the last batch that takes them, if nothing that needs the batch is needed by
     them. What stands between them and needs the batch then follows it."""
     k = next((k for k in reversed(range(len(batches))) if takes(batches[k], new)), None)
     if k is None or batches[k].meets(new):
         return False
-    before: list[_Batch] = []
+    before: list[_LaunchBatch] = []
     after = [batches[k]]
     for b in batches[k + 1 :]:
         (after if any(a.meets(b) for a in after) else before).append(b)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fusewright.dtypes import DType
 from fusewright.fusion.build import element_count
 from fusewright.fusion.ir import Shape
-from fusewright.host.control import Call
+from fusewright.host.control import RegionCall
 from fusewright.host.subspans import Subspan
 from fusewright.kir.ir import Buffer, Memory
 
@@ -17,7 +17,7 @@ class LoopArrays:
     that other arrays of the kernel have."""
 
     def __init__(
-        self, call: Call, reads: Sequence[Subspan], writes: Sequence[Subspan], taken: set[str]
+        self, call: RegionCall, reads: Sequence[Subspan], writes: Sequence[Subspan], taken: set[str]
     ) -> None:
         self._call, self._taken = call, taken
         self._outer = reads, writes

@@ -12,11 +12,11 @@ from fusewright.errors import UserError
 from fusewright.fusion.call_numbers import check_numbers
 from fusewright.fusion.ir import Fusion, Tensor, contiguous_strides
 from fusewright.fusion.orders import Order, Orders, c_order, inverse, strides_in
-from fusewright.host.assemble import Call, HostProgram, assemble
-from fusewright.host.control import Call as RegionCall, HostRegion
+from fusewright.host.assemble import HostProgram, KernelCall, assemble
+from fusewright.host.control import HostRegion, RegionCall as RegionCall
 from fusewright.host.groups import Reason
 from fusewright.host.invariants import check_host
-from fusewright.host.ir import Pieces
+from fusewright.host.ir import JoinPieces
 from fusewright.host.subspans import Subspan
 from fusewright.kernel import Binder, Kernel, TensorInfo
 from fusewright.programs.views import SharedResults
@@ -41,12 +41,12 @@ class Dispatch:
         return () if self.region is None else self.region.bodies
 
     @property
-    def call(self) -> Call:
+    def call(self) -> KernelCall:
         """The same to the host program."""
         own = self.kernel.ir, self.values, self.reads, self.writes
         if self.region is not None:
-            return Call(*own, region=self.region.host)
-        return Call(*own, idle=self.kernel.idle_multiprocessors)
+            return KernelCall(*own, region=self.region.host)
+        return KernelCall(*own, idle=self.kernel.idle_multiprocessors)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -92,7 +92,7 @@ class ProgramModel:
     launches: tuple[Dispatch, ...]
     reasons: tuple[Reason, ...]
     target: Target
-    pieces: Pieces = field(default_factory=Pieces)
+    pieces: JoinPieces = field(default_factory=JoinPieces)
     held: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     orders: Orders = field(default_factory=Orders)
     lenders: tuple[Tensor, ...] = ()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 
 from fusewright.core.expr import ZERO
-from fusewright.host.control import Body, Call, host_region, stand_in
+from fusewright.host.control import RegionBody, RegionCall, host_region, stand_in
 from fusewright.host.subspans import Subspan
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.programs.model import Dispatch, ProgramModel, RegionBodies
 
 
 def region_dispatch(
-    call: Call,
+    call: RegionCall,
     bodies: tuple[ProgramModel, ...],
     reads: tuple[Subspan, ...],
     writes: tuple[Subspan, ...],
@@ -31,7 +31,7 @@ def region_dispatch(
     return Dispatch(made, reads, writes, (), RegionBodies(call, host, bodies))
 
 
-def _body_of(program: ProgramModel) -> Body:
+def _body_of(program: ProgramModel) -> RegionBody:
     arena = program.assembled.arena
     nbytes = arena.nbytes if arena.offsets else ZERO
-    return Body(program.holders, tuple(program.places), nbytes)
+    return RegionBody(program.holders, tuple(program.places), nbytes)

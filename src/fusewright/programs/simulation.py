@@ -13,7 +13,7 @@ from fusewright.fusion.call_numbers import without_numbers
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.evaluate import plain_array
 from fusewright.fusion.ir import Tensor
-from fusewright.host.control import Ask, Copy, Place, Run
+from fusewright.host.control import Ask, BodyRun, Copy, RegionMemory
 from fusewright.host.subspans import natural
 from fusewright.kernel import Kernel, size_of
 from fusewright.programs.memories import Memories
@@ -129,7 +129,7 @@ class Simulation:
         arrays: Mapping[tuple[str, int], Array],
         sizes: Mapping[Var, int],
     ) -> None:
-        def at(p: Place) -> Array:
+        def at(p: RegionMemory) -> Array:
             whole = arrays[p.kind, p.position]
             if p.slice is None:
                 return whole
@@ -148,7 +148,7 @@ class Simulation:
                     at(target)[...] = at(source)
                 case Ask(place=place):
                     answer = bool(at(place))
-                case Run(body=number, roots=roots, lap=lap):
+                case BodyRun(body=number, roots=roots, lap=lap):
                     known = region.host.sizes_in(sizes, lap)
                     self._body(region.bodies[number], [at(p) for p in roots], known)
 

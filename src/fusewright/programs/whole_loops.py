@@ -17,8 +17,8 @@ from fusewright.cuda.parameters import shared_nbytes
 from fusewright.errors import UnsupportedError
 from fusewright.fusion.build import element_count
 from fusewright.fusion.ir import contiguous_strides
-from fusewright.host.control import Call, described
-from fusewright.host.laps import Carried, Laps, Part, in_one_launch, lap_of
+from fusewright.host.control import RegionCall, described
+from fusewright.host.laps import Carried, LapPart, Laps, in_one_launch, lap_of
 from fusewright.host.one_block import in_one_block
 from fusewright.host.subspans import Subspan
 from fusewright.host.whole_block import in_whole_block
@@ -72,7 +72,7 @@ class LoopDispatch:
 
 
 def loop_dispatch(
-    call: Call,
+    call: RegionCall,
     bodies: tuple[ProgramModel, ...],
     reads: tuple[Subspan, ...],
     writes: tuple[Subspan, ...],
@@ -101,7 +101,7 @@ _IN_ONE_BLOCK = "its threads fit a block, which keeps what they hand on in share
 
 
 def whole_loop(
-    call: Call,
+    call: RegionCall,
     body: ProgramModel,
     reads: Sequence[Subspan],
     writes: Sequence[Subspan],
@@ -143,7 +143,7 @@ _NEGATIVE = "a call may ask for a negative number of them"
 
 
 def loop_of_block(
-    call: Call,
+    call: RegionCall,
     bodies: tuple[ProgramModel, ...],
     reads: Sequence[Subspan],
     writes: Sequence[Subspan],
@@ -221,7 +221,11 @@ class _Arrays:
     """Finds which arrays of a loop those of its body are."""
 
     def __init__(
-        self, call: Call, body: ProgramModel, reads: Sequence[Subspan], writes: Sequence[Subspan]
+        self,
+        call: RegionCall,
+        body: ProgramModel,
+        reads: Sequence[Subspan],
+        writes: Sequence[Subspan],
     ) -> None:
         (x,) = body.launches
         assert x.kernel.lowered is not None
@@ -277,9 +281,9 @@ class _Arrays:
             start = self._arrays.operand(k, name)
         return Carried(found, written, start, self._arrays.result(k, written.name))
 
-    def _parts(self, laps: Laps) -> dict[Buffer, tuple[Part, ...]]:
+    def _parts(self, laps: Laps) -> dict[Buffer, tuple[LapPart, ...]]:
         call, inputs = self._call, self._body.fusion.inputs
-        parts: dict[Buffer, tuple[Part, ...]] = {}
+        parts: dict[Buffer, tuple[LapPart, ...]] = {}
         for b, s in self._read:
             k = inputs.index(s.root)
             if k < call.carried:
@@ -287,14 +291,14 @@ class _Arrays:
             begins: Expr = s.offset
             if k < call.carried + call.sliced:
                 begins = add(begins, mul(laps.number, element_count(s.root.shape)))
-            parts[b] = (Part(self._arrays.operand(k, b.name), begins),)
+            parts[b] = (LapPart(self._arrays.operand(k, b.name), begins),)
         outputs = self._body.fusion.outputs[call.carried :]
         for k, t in zip(call.stacked, outputs, strict=True):
             written = next(b for b, s in self._written if s.tensor is t)
             whole = self._arrays.result(k, written.name)
             assert whole is not None
             begins = mul(laps.number, element_count(t.shape))
-            parts[written] = (*parts.get(written, ()), Part(whole, begins))
+            parts[written] = (*parts.get(written, ()), LapPart(whole, begins))
         return parts
 
 

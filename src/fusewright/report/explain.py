@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusewright.arguments import PATH, Rule, Unfit, takes
+from fusewright.arguments import PATH, ArgumentRule, Unfit, takes
 from fusewright.errors import UserError
 from fusewright.report.facts import ReportFacts, gather
 from fusewright.report.host_facts import host_facts, host_record
@@ -30,7 +30,7 @@ def _part(value: Any) -> Any:
     return value
 
 
-_PART = Rule(f"one of {', '.join(PARTS)}", _part)
+_PART = ArgumentRule(f"one of {', '.join(PARTS)}", _part)
 
 
 class Report:

@@ -24,7 +24,7 @@ from fusewright.report.subject import (
     SyncLike,
 )
 from fusewright.report.timeline import Timeline, timeline
-from fusewright.report.traffic import Traffic, size_text, traffic
+from fusewright.report.traffic import LaunchTraffic, size_text, traffic
 from fusewright.schedule.edits import log_text
 from fusewright.schedule.heuristics.common import Params
 from fusewright.schedule.heuristics.cost import Cost
@@ -32,7 +32,7 @@ from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KernelFacts:
+class KernelReport:
     """One kernel, launched `launches` times. `resources` is None where no compiler is installed,
     `no_resources` then says so; `cuda` is the kernel's own text, without the prelude; `launch_us`
     is what its launches were measured to take, in the mean."""
@@ -68,11 +68,11 @@ class ReportFacts:
 
     title: str
     nlaunches: int
-    traffic: Traffic
+    traffic: LaunchTraffic
     reasons: tuple[str, ...]
     fusion: Fusion
     cut: Cut
-    kernels: tuple[KernelFacts, ...]
+    kernels: tuple[KernelReport, ...]
     host: HostFacts
     marks: Mapping[Tensor, str]
 
@@ -116,9 +116,9 @@ def reasons_of(program: ProgramLike) -> tuple[str, ...]:
 
 def _kernel_facts(
     kernel: KernelLike, launches: int, names: Names, first: LaunchLike
-) -> KernelFacts:
+) -> KernelReport:
     resources, no_resources = _resources(kernel)
-    return KernelFacts(
+    return KernelReport(
         name=kernel.name,
         launches=launches,
         launch=geometry_text(kernel),

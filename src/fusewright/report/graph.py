@@ -22,7 +22,7 @@ thousands of rows, and its inputs would have lines through all of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DrawnPlace:
     """Where a value is drawn: the box's left top corner and its width, in pixels."""
 
     x: float
@@ -41,7 +41,7 @@ class Drawing:
     passes, which lie beside all boxes; `far`: what values read from so far above that no edge is
     drawn."""
 
-    places: Mapping[Tensor, Place]
+    places: Mapping[Tensor, DrawnPlace]
     bands: Sequence[tuple[float, float]]
     edges: Mapping[tuple[Tensor, Tensor], Sequence[tuple[float, float]]]
     far: Mapping[Tensor, Sequence[Tensor]]
@@ -82,7 +82,9 @@ def place(cut: Cut) -> Drawing:
         if row_of[t] - row_of[o] > FAR:
             far.setdefault(t, []).append(o)
     found = layered(rows, widths, edges)
-    places = {t: Place(2 * _MARGIN + found.left[t], tops[i], widths[t]) for t, i in row_of.items()}
+    places = {
+        t: DrawnPlace(2 * _MARGIN + found.left[t], tops[i], widths[t]) for t, i in row_of.items()
+    }
     routes = {(a, b): _route(a, b, places, row_of, tops, found) for a, b in edges}
     return Drawing(places, extents, routes, far)
 
@@ -90,7 +92,7 @@ def place(cut: Cut) -> Drawing:
 def _route(
     a: Tensor,
     b: Tensor,
-    places: Mapping[Tensor, Place],
+    places: Mapping[Tensor, DrawnPlace],
     row_of: Mapping[Tensor, int],
     tops: Sequence[float],
     found: Layered[Tensor],

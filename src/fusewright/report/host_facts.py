@@ -10,10 +10,10 @@ from typing import Any
 from fusewright.core.expr import Expr, constant_value
 from fusewright.host.assemble import HostProgram
 from fusewright.host.ir import Binding, HostLaunch, RootKind
-from fusewright.report.predicted import Measured, Timed, timed
+from fusewright.report.predicted import Measured, TimedLaunch, timed
 from fusewright.report.subject import LayoutLike, ProgramLike
 from fusewright.report.table import nbytes_text, table
-from fusewright.report.timeline import Box, Timeline
+from fusewright.report.timeline import LifetimeBox, Timeline
 from fusewright.report.traffic import size_text
 
 LAUNCH_HEADER = ("", "launch", "branch", "begins us", "takes us", "binds", "waits for")
@@ -30,7 +30,7 @@ class HostFacts:
     what it binds, of the edges into it, and of why it stands on its branch; `arena`: intermediates
     over launches, None where sizes are symbols; `measured`: times of the launches, if any were."""
 
-    launches: tuple[Timed, ...]
+    launches: tuple[TimedLaunch, ...]
     bindings: tuple[tuple[str, ...], ...]
     waits: tuple[tuple[str, ...], ...]
     branches: tuple[str, ...]
@@ -100,7 +100,7 @@ def _arena(host: HostProgram) -> Timeline | None:
                 return None
             found.setdefault(b.memory.name, []).append((i, begin, begin + size))
     boxes = [
-        Box(name, begin := min(b for _, b, _ in uses), max(e for *_, e in uses) - begin,
+        LifetimeBox(name, begin := min(b for _, b, _ in uses), max(e for *_, e in uses) - begin,
             uses[0][0], uses[-1][0])
         for name, uses in found.items()
     ]  # fmt: skip
@@ -168,7 +168,7 @@ def host_text(h: HostFacts) -> str:
     return "\n\n".join(b for b in blocks if b)
 
 
-def _launch(h: HostFacts, i: int, t: Timed) -> list[str]:
+def _launch(h: HostFacts, i: int, t: TimedLaunch) -> list[str]:
     basis = "by its bytes alone" if t.basis == "bytes" else "predicted"
     lines = [f"#{i} {t.name}: branch {t.branch}, {t.begin:.1f} to {t.end:.1f} us, {basis}"]
     if h.measured is not None and i in h.measured.launches:

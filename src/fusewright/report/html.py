@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from fusewright.fusion.ir import Tensor
-from fusewright.report.facts import KernelFacts, ReportFacts, numbers
+from fusewright.report.facts import KernelReport, ReportFacts, numbers
 from fusewright.report.graph import graph_svg
 from fusewright.report.host_facts import (
     LAYOUT_HEADER,
@@ -20,7 +20,7 @@ from fusewright.report.page import SCRIPT, STYLE
 from fusewright.report.predicted import basis_note, serial_us
 from fusewright.report.program_pictures import MAX_WAITS, edges_svg, limits_svg, timeline_svg
 from fusewright.report.sources import source_lines
-from fusewright.report.steps import Step, steps
+from fusewright.report.steps import PassStep, steps
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
 
 _CLOSED = ("edits", "candidates", "shared memory")
@@ -164,7 +164,7 @@ def _host(h: HostFacts) -> Iterable[str]:
 # --- kernels ------------------------------------------------------------------------------------
 
 
-def _kernel(number: int, k: KernelFacts) -> Iterable[str]:
+def _kernel(number: int, k: KernelReport) -> Iterable[str]:
     yield f'<h2 id="k{number}">{escape(k.name)}</h2>'
     if k.cost is not None:
         yield "<h3>What limits it</h3>"
@@ -182,7 +182,7 @@ def _kernel(number: int, k: KernelFacts) -> Iterable[str]:
         yield _details("passes", "".join(map(_step, steps(k.lowered, k.target))), False)
 
 
-def _section(k: KernelFacts, number: int, title: str, body: str) -> str:
+def _section(k: KernelReport, number: int, title: str, body: str) -> str:
     if title == "memory map":
         found = _buffer_marks(k)
         picture = memory_map_svg(k.timeline, marks=lambda name: " ".join(found[name]))
@@ -190,7 +190,7 @@ def _section(k: KernelFacts, number: int, title: str, body: str) -> str:
     return _code(body, k) if title == "loop nest" else f"<pre>{escape(body)}</pre>"
 
 
-def _buffer_marks(k: KernelFacts) -> dict[str, dict[str, None]]:
+def _buffer_marks(k: KernelReport) -> dict[str, dict[str, None]]:
     """For each buffer in shared memory its own mark, and those of the values that pass by it."""
     own = {b.name: k.names.of(b.name) for b in k.smem}
     out: dict[str, dict[str, None]] = {name: {mark: None} for name, mark in own.items()}
@@ -208,7 +208,7 @@ def _details(title: str, body: str, is_open: bool) -> str:
     return f"<details{state}><summary>{escape(title)}</summary>{body}</details>"
 
 
-def _code(body: str, k: KernelFacts) -> str:
+def _code(body: str, k: KernelReport) -> str:
     """Lines of text with the marks of what they speak of; those of syncs stand out."""
     phrases = [s.why for s in k.syncs if s.why]
     lines: list[str] = []
@@ -226,7 +226,7 @@ def _span(content: str, marks: str, made: str = "", kind: str = "") -> str:
     return f"<span{attributes}>{content}</span>"
 
 
-def _step(s: Step) -> str:
+def _step(s: PassStep) -> str:
     """One pass: closed, with the number of lines that it changed."""
     new, gone = s.counts
     what = f'<code>{s.name}</code> <span class="quiet">{escape(s.why)}</span>'

@@ -28,12 +28,12 @@ class Layered(Generic[K]):
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class _LayerSlot:
     """A vertex or a bend in its row; `up` and `down` are what it is joined to."""
 
     width: float
-    up: list[_Slot] = field(default_factory=lambda: list[_Slot]())
-    down: list[_Slot] = field(default_factory=lambda: list[_Slot]())
+    up: list[_LayerSlot] = field(default_factory=lambda: list[_LayerSlot]())
+    down: list[_LayerSlot] = field(default_factory=lambda: list[_LayerSlot]())
     rank: int = 0
     x: float = 0.0
 
@@ -48,16 +48,16 @@ def layered(
     """The places of the vertices of rows, top row first; edges that do not lead down are left
     aside."""
     row_of = {k: i for i, row in enumerate(rows) for k in row}
-    slots = {k: _Slot(widths[k]) for row in rows for k in row}
+    slots = {k: _LayerSlot(widths[k]) for row in rows for k in row}
     lines = [[slots[k] for k in row] for row in rows]
-    bends: dict[K, dict[int, _Slot]] = {k: {} for k in slots}
+    bends: dict[K, dict[int, _LayerSlot]] = {k: {} for k in slots}
     for a, b in edges:
         if row_of[a] >= row_of[b]:
             continue
         above = slots[a]
         for i in range(row_of[a] + 1, row_of[b]):
             if i not in bends[a]:
-                bends[a][i] = _Slot(BEND_WIDTH)
+                bends[a][i] = _LayerSlot(BEND_WIDTH)
                 lines[i].append(bends[a][i])
                 _join(above, bends[a][i])
             above = bends[a][i]
@@ -68,12 +68,12 @@ def layered(
     return Layered({k: s.x for k, s in slots.items()}, crossed)
 
 
-def _join(above: _Slot, below: _Slot) -> None:
+def _join(above: _LayerSlot, below: _LayerSlot) -> None:
     above.down.append(below)
     below.up.append(above)
 
 
-def _order(lines: Sequence[list[_Slot]]) -> None:
+def _order(lines: Sequence[list[_LayerSlot]]) -> None:
     """Sorts every row by the mean rank of what its slots are joined to."""
     _number(lines)
     for sweep in range(SWEEPS):
@@ -84,13 +84,13 @@ def _order(lines: Sequence[list[_Slot]]) -> None:
             _number([line])
 
 
-def _number(lines: Sequence[list[_Slot]]) -> None:
+def _number(lines: Sequence[list[_LayerSlot]]) -> None:
     for line in lines:
         for rank, slot in enumerate(line):
             slot.rank = rank
 
 
-def _spread(lines: Sequence[Sequence[_Slot]]) -> None:
+def _spread(lines: Sequence[Sequence[_LayerSlot]]) -> None:
     """Slots stand below the middle of what they read, as far as their neighbours allow."""
     for line in lines:
         x = 0.0

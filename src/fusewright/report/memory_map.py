@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fusewright.report.svg import Canvas, colour, text_width
 from fusewright.report.table import nbytes_text
-from fusewright.report.timeline import Mark, Timeline
+from fusewright.report.timeline import SyncMark, Timeline
 
 _STEP = 26.0
 _HEIGHT = 240.0
@@ -81,7 +81,7 @@ def memory_map_svg(t: Timeline, step: str = "", marks: Callable[[str], str] = la
     return canvas.svg()
 
 
-def _draw_sync(canvas: Canvas, m: Mark, left: float, top: float, bottom: float) -> None:
+def _draw_sync(canvas: Canvas, m: SyncMark, left: float, top: float, bottom: float) -> None:
     """A line at the sync's step, and an arc from each access before it to the one behind it."""
     x = left + _STEP * (m.step + 0.5)
     canvas.line(x, top - _ARCS, x, bottom + 6, kind="sync", tip=f"#{m.id} {m.kind}: {m.why}")

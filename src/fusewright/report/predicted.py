@@ -14,7 +14,7 @@ from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedLaunch:
     """A launch: its kernel's name, begin and time in microseconds, the branch that it stands on,
     and what the time follows from: "model", or "bytes" where no heuristic made the kernel, or what
     of a region is counted where the host does not know all of it."""
@@ -37,7 +37,7 @@ class Measured:
     none."""
 
     device: str
-    launches: Mapping[int, Timed]
+    launches: Mapping[int, TimedLaunch]
 
     @property
     def us(self) -> float:
@@ -56,7 +56,9 @@ def measured(
 ) -> Measured:
     """What a clock measured, by number of the launch: when it ended, and how long it took."""
     names = [x.kernel.name for x in program.launches]
-    found = {i: Timed(names[i], end - us, us, 0, "measured") for i, (end, us) in spans.items()}
+    found = {
+        i: TimedLaunch(names[i], end - us, us, 0, "measured") for i, (end, us) in spans.items()
+    }
     return Measured(device, found)
 
 
@@ -75,25 +77,25 @@ def copy_us(nbytes: int, target: Target) -> float:
     return known.launch_us + moved / target.memory_nbytes_per_us
 
 
-def serial_us(launches: Sequence[Timed]) -> float:
+def serial_us(launches: Sequence[TimedLaunch]) -> float:
     """Microseconds of all launches, one after the other."""
     return sum(t.us for t in launches)
 
 
-def basis_note(launches: Sequence[Timed]) -> str:
+def basis_note(launches: Sequence[TimedLaunch]) -> str:
     """Says of how many launches the time follows from their bytes alone; "" for none."""
     n = sum(t.basis == "bytes" for t in launches)
     return f", {n} launch by its bytes alone" if n == 1 else f", {n} by bytes alone" if n else ""
 
 
-def timed(program: ProgramLike) -> list[Timed]:
+def timed(program: ProgramLike) -> list[TimedLaunch]:
     """The launches in order. Each begins when all that it waits for have ended, and the one before
     it on its branch."""
     waits: dict[int, list[int]] = {}
     for e in program.host.edges:
         waits.setdefault(e.consumer, []).append(e.producer)
     times: dict[int, tuple[float, str]] = {}
-    out: list[Timed] = []
+    out: list[TimedLaunch] = []
     last: dict[int, float] = {}
     for i, x in enumerate(program.launches):
         if x.bodies:
@@ -104,7 +106,7 @@ def timed(program: ProgramLike) -> list[Timed]:
         before = waits.get(i, [])
         branch = program.host.branches.of[i]
         begin = max((last.get(branch, 0.0), *(out[p].end for p in before)))
-        out.append(Timed(x.kernel.name, begin, us, branch, basis))
+        out.append(TimedLaunch(x.kernel.name, begin, us, branch, basis))
         last[branch] = out[-1].end
     return out
 

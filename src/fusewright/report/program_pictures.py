@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fusewright.report.facts import KernelFacts
+from fusewright.report.facts import KernelReport
 from fusewright.report.host_facts import HostFacts
 from fusewright.report.layered import layered
-from fusewright.report.predicted import Timed
+from fusewright.report.predicted import TimedLaunch
 from fusewright.report.svg import Canvas, colour, text_width
 
 _WIDTH = 720.0
@@ -49,7 +49,7 @@ def edges_svg(h: HostFacts) -> str:
     return canvas.svg()
 
 
-def timeline_svg(launches: Mapping[int, Timed]) -> str:
+def timeline_svg(launches: Mapping[int, TimedLaunch]) -> str:
     """Launches by number over time, a line for each branch."""
     canvas = Canvas()
     end = max((t.end for t in launches.values()), default=0.0)
@@ -75,7 +75,7 @@ def timeline_svg(launches: Mapping[int, Timed]) -> str:
     return canvas.svg()
 
 
-def limits_svg(k: KernelFacts) -> str:
+def limits_svg(k: KernelReport) -> str:
     """A roofline of one kernel: what each resource alone would take, the time that moving its bytes
     once takes, and the prediction for all together."""
     assert k.cost is not None
@@ -83,7 +83,7 @@ def limits_svg(k: KernelFacts) -> str:
     return bars_svg(bars)
 
 
-def _measured(k: KernelFacts) -> list[tuple[str, float]]:
+def _measured(k: KernelReport) -> list[tuple[str, float]]:
     """What was measured of its launches, or by tuning of the schedule that was taken."""
     tuned = [("measured", us) for params, us in k.measured if params == k.heuristic]
     return tuned if k.launch_us is None else [("measured", k.launch_us)]

@@ -14,7 +14,7 @@ _CONTEXT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PassStep:
     """One pass and the lines that it changed, as a unified difference, empty for no change."""
 
     name: str
@@ -30,15 +30,15 @@ class Step:
         )
 
 
-def steps(lowered: Kernel, target: Target) -> list[Step]:
+def steps(lowered: Kernel, target: Target) -> list[PassStep]:
     """Every pass of the pipeline over a kernel as lowering made it."""
-    out: list[Step] = []
+    out: list[PassStep] = []
     text = print_kernel(lowered).splitlines()
     kernel = lowered
     for p in PIPELINE:
         after = run_pass(p, kernel, target, spec=0)
         new = text if after is kernel else print_kernel(after).splitlines()
         changes = difflib.unified_diff(text, new, lineterm="", n=_CONTEXT)
-        out.append(Step(p.name, p.why, tuple(changes)[2:]))
+        out.append(PassStep(p.name, p.why, tuple(changes)[2:]))
         kernel, text = after, new
     return out

@@ -15,7 +15,7 @@ from fusewright.report.facts import geometry_text, reasons_of
 from fusewright.report.predicted import Measured
 from fusewright.report.subject import ProgramLike
 from fusewright.report.table import plural, table
-from fusewright.report.traffic import Traffic, nbytes_of, size_text, traffic
+from fusewright.report.traffic import LaunchTraffic, nbytes_of, size_text, traffic
 from fusewright.target import target_of
 
 COSTLIEST = 3
@@ -63,7 +63,7 @@ class Summary:
 
     title: str
     target: str
-    traffic: Traffic
+    traffic: LaunchTraffic
     kernels: tuple[KernelSummary, ...]
     reasons: tuple[str, ...]
     symbols: tuple[str, ...]

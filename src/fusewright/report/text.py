@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import indent
 
-from fusewright.report.facts import KernelFacts, ReportFacts, numbers
+from fusewright.report.facts import KernelReport, ReportFacts, numbers
 from fusewright.report.host_facts import host_text
 from fusewright.report.memory_map import memory_map_text
 from fusewright.report.steps import steps
@@ -64,7 +64,7 @@ def part_text(facts: ReportFacts, part: str) -> str:
     return "\n\n".join(blocks) or f"no kernel has {part} to show"
 
 
-def kernel_row(k: KernelFacts) -> tuple[str, ...]:
+def kernel_row(k: KernelReport) -> tuple[str, ...]:
     """A kernel under KERNEL_HEADER; `-` where there is no compiler to ask."""
     registers, spills = "-", "-"
     if k.resources is not None:
@@ -81,14 +81,14 @@ def kernel_row(k: KernelFacts) -> tuple[str, ...]:
     )
 
 
-def kernel_text(k: KernelFacts) -> str:
+def kernel_text(k: KernelReport) -> str:
     """One kernel: syncs, shared memory, loop nest, KIR, CUDA."""
     blocks = [f"=== {k.name}"]
     blocks += [f"{title}\n{indent(body, '  ')}" for title, body in kernel_sections(k)]
     return "\n\n".join(blocks)
 
 
-def passes_text(k: KernelFacts) -> str:
+def passes_text(k: KernelReport) -> str:
     """What each pass changed in the kernel's text, as a difference."""
     if k.lowered is None:
         return "the text before passes is not kept in a file"
@@ -98,7 +98,7 @@ def passes_text(k: KernelFacts) -> str:
     )
 
 
-def kernel_sections(k: KernelFacts) -> Iterator[tuple[str, str]]:
+def kernel_sections(k: KernelReport) -> Iterator[tuple[str, str]]:
     """The parts of a kernel's report as (title, text), in reading order."""
     yield "loop nest", k.schedule
     if k.candidates:
@@ -117,14 +117,14 @@ def kernel_sections(k: KernelFacts) -> Iterator[tuple[str, str]]:
     yield "CUDA", k.cuda
 
 
-def syncs_text(k: KernelFacts) -> str:
+def syncs_text(k: KernelReport) -> str:
     """One line a sync with its reason."""
     if not k.syncs:
         return "none: no thread reads from shared memory what another one wrote"
     return "\n".join(f"#{s.id} {s.kind}: {s.why}" for s in k.syncs)
 
 
-def smem_text(k: KernelFacts) -> str:
+def smem_text(k: KernelReport) -> str:
     """The buffers in shared memory, lowest offset first."""
     rows = [(b.name, b.offset, b.nbytes, b.alignment, b.alias_of or "") for b in k.smem]
     return table(("buffer", "offset", "bytes", "alignment", "shares bytes of"), rows)

@@ -17,7 +17,7 @@ from fusewright.report.subject import SmemLike, SyncLike
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class LifetimeBox:
     """Bytes `offset .. offset + nbytes` belong to `name` from step `first` to step `last`."""
 
     name: str
@@ -38,7 +38,7 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SyncMark:
     """A sync at a step."""
 
     step: int
@@ -54,8 +54,8 @@ class Timeline:
 
     nsteps: int
     nbytes: int
-    boxes: tuple[Box, ...]
-    marks: tuple[Mark, ...]
+    boxes: tuple[LifetimeBox, ...]
+    marks: tuple[SyncMark, ...]
 
 
 def timeline(kernel: Kernel, smem: Sequence[SmemLike], syncs: Sequence[SyncLike]) -> Timeline:
@@ -72,12 +72,12 @@ def timeline(kernel: Kernel, smem: Sequence[SmemLike], syncs: Sequence[SyncLike]
         used = {a.site.path for a in found if a.buffer is life.buffer}
         lives[life.buffer.name] = _steps(used | life.live_after, step_of)
     boxes = [
-        Box(b.name, b.offset, b.nbytes, first, last)
+        LifetimeBox(b.name, b.offset, b.nbytes, first, last)
         for b in smem
         for first, last in _stretches(lives.get(b.name, []))
     ]
     marks = [
-        Mark(
+        SyncMark(
             step_of[s.path],
             s.statement.id,
             known[s.statement.id].kind,

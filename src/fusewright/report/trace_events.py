@@ -84,7 +84,7 @@ def _launches(program: ProgramLike) -> list[Event]:
 
 def _passes(kernels: Sequence[KernelLike]) -> list[Event]:
     """A slice for each pass over each kernel, a thread for each kernel."""
-    clock = _Clock()
+    clock = _SliceClock()
     for i, k in enumerate(kernels):
         if k.lowered is None:
             continue
@@ -105,7 +105,7 @@ def _passes(kernels: Sequence[KernelLike]) -> list[Event]:
     return [*threads, *clock.events]
 
 
-class _Clock:
+class _SliceClock:
     """Slices of work that is done now, from the first on."""
 
     def __init__(self) -> None:

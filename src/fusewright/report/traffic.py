@@ -12,7 +12,7 @@ from fusewright.report.table import nbytes_text
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class LaunchTraffic:
     """Bytes between kernels and global memory; expressions where sizes are symbolic.
 
     `moved`: every launch reads each of its inputs once and writes each of its outputs once.
@@ -29,12 +29,12 @@ class Traffic:
         return moved / least if moved is not None and least else None
 
 
-def traffic(program: ProgramLike) -> Traffic:
+def traffic(program: ProgramLike) -> LaunchTraffic:
     """The traffic of a program."""
     touched = [t for x in program.launches for t in (*x.inputs, *x.outputs)]
     used = {o for t in program.fusion.values for o in t.op.operands}
     ends = (*(t for t in program.fusion.inputs if t in used), *program.fusion.outputs)
-    return Traffic(nbytes_of(touched), nbytes_of(dict.fromkeys(ends)))
+    return LaunchTraffic(nbytes_of(touched), nbytes_of(dict.fromkeys(ends)))
 
 
 def nbytes_of(tensors: Iterable[Tensor]) -> Expr:

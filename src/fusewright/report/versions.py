@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from fusewright.report.facts import KernelFacts, ReportFacts, numbers
+from fusewright.report.facts import KernelReport, ReportFacts, numbers
 from fusewright.report.html import document, html_table
 from fusewright.report.predicted import serial_us
 from fusewright.report.table import table
 
-Pair = tuple[KernelFacts | None, KernelFacts | None]
+Pair = tuple[KernelReport | None, KernelReport | None]
 
 _FIGURES = ("predicted us", "registers", "shared", "syncs", "launch")
 _TEXTS = ("loop nest", "CUDA")
@@ -36,7 +36,7 @@ def pairs(a: ReportFacts, b: ReportFacts) -> list[Pair]:
     return out
 
 
-def _at(kernels: Sequence[KernelFacts], i: int) -> KernelFacts | None:
+def _at(kernels: Sequence[KernelReport], i: int) -> KernelReport | None:
     return kernels[i] if i < len(kernels) else None
 
 
@@ -63,17 +63,17 @@ def _predicted(f: ReportFacts) -> str:
     return f"{serial_us(f.host.launches):.1f}"
 
 
-def _heading(x: KernelFacts | None, y: KernelFacts | None) -> str:
+def _heading(x: KernelReport | None, y: KernelReport | None) -> str:
     names = dict.fromkeys(k.name for k in (x, y) if k is not None)
     return " and ".join(names)
 
 
-def _kernel_rows(x: KernelFacts | None, y: KernelFacts | None) -> list[tuple[str, str, str]]:
+def _kernel_rows(x: KernelReport | None, y: KernelReport | None) -> list[tuple[str, str, str]]:
     left, right = _figures(x), _figures(y)
     return list(zip(_FIGURES, left, right, strict=True))
 
 
-def _figures(k: KernelFacts | None) -> tuple[str, ...]:
+def _figures(k: KernelReport | None) -> tuple[str, ...]:
     """The values of `_FIGURES`; "-" where there is no kernel or nothing is known."""
     if k is None:
         return ("-",) * len(_FIGURES)
@@ -82,7 +82,7 @@ def _figures(k: KernelFacts | None) -> tuple[str, ...]:
     return us, registers, k.shared_nbytes, str(len(k.syncs)), k.launch
 
 
-def _changes(x: KernelFacts | None, y: KernelFacts | None) -> list[str]:
+def _changes(x: KernelReport | None, y: KernelReport | None) -> list[str]:
     """The lines of the loop nests that only one has, with some around them."""
     if x is None or y is None:
         return []
@@ -118,7 +118,7 @@ def versions_html(a: ReportFacts, b: ReportFacts) -> str:
 
 
 def _pair_html(
-    a: ReportFacts, b: ReportFacts, x: KernelFacts | None, y: KernelFacts | None
+    a: ReportFacts, b: ReportFacts, x: KernelReport | None, y: KernelReport | None
 ) -> Iterator[str]:
     yield f"<h2>{escape(_heading(x, y))}</h2>"
     yield html_table(("", a.title, b.title), _kernel_rows(x, y))
@@ -135,7 +135,7 @@ def _pair_html(
         yield "</div>"
 
 
-def _text(k: KernelFacts | None, title: str) -> str:
+def _text(k: KernelReport | None, title: str) -> str:
     if k is None:
         return ""
     return k.schedule if title == "loop nest" else k.cuda

@@ -14,14 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fusewright import knobs
 from fusewright.cuda.compile import (
     Compiled,
-    Source,
+    ModuleSource,
     bundle,
     compile_cubin,
     compile_options,
     compiler_version,
 )
 from fusewright.kir.ir import Kernel
-from fusewright.runtime.cache import Entry, KernelCache, cache_key
+from fusewright.runtime.cache import CacheEntry, KernelCache, cache_key
 from fusewright.runtime.locks import after_fork, fork_safe_lock
 from fusewright.target import Target
 
@@ -50,7 +50,7 @@ class Builder:
             futures |= dict.fromkeys(members, future)
         return [futures[k] for k in kernels]
 
-    def _module(self, source: Source, target: Target, version: str) -> Future[Compiled]:
+    def _module(self, source: ModuleSource, target: Target, version: str) -> Future[Compiled]:
         options = compile_options(target, contract=source.contract)
         key = cache_key(source.text, target.arch, *options, version)
         with self._lock:
@@ -84,7 +84,7 @@ def is_failed(build: Future[Compiled]) -> bool:
     return build.done() and (build.cancelled() or build.exception() is not None)
 
 
-def _make(key: str, source: Source, target: Target) -> Compiled:
+def _make(key: str, source: ModuleSource, target: Target) -> Compiled:
     """The module from disk, or compiled and stored there, by one process at a time."""
     if not knobs.CACHE.get():
         return _compiled(source, target)
@@ -101,7 +101,7 @@ def _make(key: str, source: Source, target: Target) -> Compiled:
         return made
 
 
-def _stored(cache: KernelCache, key: str, source: Source) -> Compiled | None:
+def _stored(cache: KernelCache, key: str, source: ModuleSource) -> Compiled | None:
     """The module from disk."""
     entry = cache.get(key)
     found = None if entry is None else _restored(entry)
@@ -110,13 +110,13 @@ def _stored(cache: KernelCache, key: str, source: Source) -> Compiled | None:
     return found
 
 
-def _compiled(source: Source, target: Target) -> Compiled:
+def _compiled(source: ModuleSource, target: Target) -> Compiled:
     made = compile_cubin(source.text, target, name=source.name, contract=source.contract)
     _log.debug("%s: machine code in %.0f ms", source.name, 1000 * made.seconds)
     return made
 
 
-def _restored(entry: Entry) -> Compiled | None:
+def _restored(entry: CacheEntry) -> Compiled | None:
     match entry.meta:
         case {"ptx": str(ptx), "log": str(log), "seconds": float(seconds)}:
             return Compiled(entry.cubin, ptx, log, seconds)

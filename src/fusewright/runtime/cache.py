@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """What was stored: the cubin, and what the caller kept beside it (JSON values)."""
 
     cubin: bytes
@@ -67,7 +67,7 @@ class KernelCache:
         self._nbytes: int | None = None
         self.problem = _prepare(folder)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         """The entry of a key, None when there is none. A damaged entry is removed."""
         if self.problem is not None:
             return None
@@ -198,7 +198,7 @@ def _locked(path: Path) -> int | None:
     return None
 
 
-def _read(record_path: Path, cubin_path: Path, key: str) -> Entry:
+def _read(record_path: Path, cubin_path: Path, key: str) -> CacheEntry:
     """Raises OSError when a file is not there, ValueError when they are not what `put` wrote."""
     record, cubin = _object(record_path.read_bytes()), cubin_path.read_bytes()
     text = record.get("entry")
@@ -208,7 +208,7 @@ def _read(record_path: Path, cubin_path: Path, key: str) -> Entry:
     meta = entry.get("meta")
     if entry.get("schema") != SCHEMA or entry.get("key") != key or not isinstance(meta, dict):
         raise ValueError("it belongs to another key or version")
-    return Entry(cubin, cast("dict[str, Any]", meta))
+    return CacheEntry(cubin, cast("dict[str, Any]", meta))
 
 
 def _object(text: bytes | str) -> dict[str, Any]:

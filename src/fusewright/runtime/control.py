@@ -20,7 +20,7 @@ from fusewright.fusion.build import element_count
 from fusewright.fusion.evaluate import trip_count
 from fusewright.fusion.ir import Shape
 from fusewright.host.assemble import HostProgram
-from fusewright.host.control import Ask, Call, Copy, HostRegion, Place, Run, Step
+from fusewright.host.control import Ask, BodyRun, Copy, HostRegion, RegionCall, RegionMemory, Step
 from fusewright.runtime.device import capturing, check, driver
 from fusewright.runtime.launch import LoadedKernel, PackedLaunch
 from fusewright.runtime.region_graphs import MAX_NODES, Recorder
@@ -44,7 +44,7 @@ class LoadedRegion:
     """A region with the loaded kernels of its bodies."""
 
     host: HostRegion
-    call: Call
+    call: RegionCall
     target: Target
     bodies: tuple[tuple[HostProgram, Sequence[Loaded]], ...]
 
@@ -95,7 +95,7 @@ class RegionRun:
                 return
             answer = None
             match step:
-                case Run(body=number, roots=roots, lap=lap):
+                case BodyRun(body=number, roots=roots, lap=lap):
                     where = [self._at(p, addresses) for p in roots]
                     self._plan(number, lap).enqueue(where, stream, device, graph=False)
                 case Copy(source=source, target=target, output=k):
@@ -121,7 +121,7 @@ class RegionRun:
         def add(steps: Iterable[Step], to: Recorder) -> None:
             for step in steps:
                 match step:
-                    case Run(body=number, roots=roots, lap=lap):
+                    case BodyRun(body=number, roots=roots, lap=lap):
                         where = [self._at(p, addresses) for p in roots]
                         self._plan(number, lap).record(where, to, device)
                     case Copy(source=source, target=target, output=k):
@@ -155,12 +155,17 @@ class RegionRun:
                 self._plans[key] = found
         return found
 
-    def _at(self, p: Place, addresses: Sequence[int]) -> int:
+    def _at(self, p: RegionMemory, addresses: Sequence[int]) -> int:
         base = addresses[self._first[p.kind] + p.position]
         return base if p.slice is None else base + p.slice * self._slice[p.kind][p.position]
 
     def _copy(
-        self, addresses: Sequence[int], source: Place, target: Place, k: int, stream: int
+        self,
+        addresses: Sequence[int],
+        source: RegionMemory,
+        target: RegionMemory,
+        k: int,
+        stream: int,
     ) -> None:
         nbytes = self._copied[k]
         places = self._at(target, addresses), self._at(source, addresses)

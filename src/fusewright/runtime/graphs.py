@@ -21,7 +21,7 @@ MAX_EXECUTABLES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LaunchNode:
     """One launch: its kernel, its parameters for the driver, the nodes it waits for."""
 
     kernel: LoadedKernel
@@ -54,7 +54,7 @@ class GraphCache:
         self._known.move_to_end(key)
         return found.handle
 
-    def prepare(self, key: Hashable, nodes: Sequence[Node]) -> Any:
+    def prepare(self, key: Hashable, nodes: Sequence[LaunchNode]) -> Any:
         """An executable graph for these addresses and values, which the nodes' parameters already
         hold."""
         if len(self._known) < MAX_EXECUTABLES:
@@ -65,7 +65,7 @@ class GraphCache:
         self._known[key] = made
         return made.handle
 
-    def _update(self, x: _Executable, nodes: Sequence[Node]) -> None:
+    def _update(self, x: _Executable, nodes: Sequence[LaunchNode]) -> None:
         self.updates += 1
         update = driver().cuGraphExecKernelNodeSetParams
         for node, launched in zip(x.nodes, nodes, strict=True):
@@ -74,7 +74,7 @@ class GraphCache:
                 check(status, "cuGraphExecKernelNodeSetParams")
 
 
-def _instantiate(nodes: Sequence[Node]) -> _Executable:
+def _instantiate(nodes: Sequence[LaunchNode]) -> _Executable:
     api = driver()
     graph = check(api.cuGraphCreate(0), "cuGraphCreate")
     made: list[Any] = []

@@ -25,7 +25,7 @@ from fusewright.kir.symbols import TensorMap
 from fusewright.runtime.control import Loaded, LoadedRegion, RegionRun
 from fusewright.runtime.device import capturing, check, driver
 from fusewright.runtime.forks import launch_on_branches
-from fusewright.runtime.graphs import GraphCache, Node
+from fusewright.runtime.graphs import GraphCache, LaunchNode
 from fusewright.runtime.launch import (
     LoadedKernel,
     PackedLaunch,
@@ -75,7 +75,7 @@ class _PreparedRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _LaunchPart:
     """One launch in the buffer: the positions of its parameters' slots, that of its table, its
     block and shared memory."""
 
@@ -146,7 +146,7 @@ class PlanTemplate:
         formats: list[str] = []
         values: list[bool | int | float] = []
         self.sized: list[tuple[int, int]] = []
-        parts: list[_Part] = []
+        parts: list[_LaunchPart] = []
         end = len(slots)
         for x, kernel, own in zip(host.launches, self.kernels, places, strict=True):
             taken = [slots[p] for p in own]
@@ -158,7 +158,7 @@ class PlanTemplate:
                 taken.append(end)
                 end += 1
             shape = kernel.constant_shape
-            parts.append(_Part(tuple(taken), 0, shape.block, shape.shared_nbytes))
+            parts.append(_LaunchPart(tuple(taken), 0, shape.block, shape.shared_nbytes))
         parts, self.maps, end = _map_slots(host.launches, parts, position, end)
         self.scalars = values
         self.scalar_format = struct.Struct("=" + "".join(formats))
@@ -188,10 +188,13 @@ class PlanTemplate:
 
 
 def _map_slots(
-    launches: Sequence[HostLaunch], parts: Sequence[_Part], position: Mapping[Var, int], end: int
-) -> tuple[list[_Part], list[_MapSlot], int]:
+    launches: Sequence[HostLaunch],
+    parts: Sequence[_LaunchPart],
+    position: Mapping[Var, int],
+    end: int,
+) -> tuple[list[_LaunchPart], list[_MapSlot], int]:
     """The launches with slots for their tensor maps, these, and the end of all slots."""
-    out: list[_Part] = []
+    out: list[_LaunchPart] = []
     maps: list[_MapSlot] = []
     for x, part in zip(launches, parts, strict=True):
         own: list[int] = []
@@ -229,11 +232,11 @@ def _padded(form: str) -> str:
     return f"{form}{rest}x" if rest else form
 
 
-def _tables(parts: Sequence[_Part], end: int) -> tuple[list[_Part], list[int], int]:
+def _tables(parts: Sequence[_LaunchPart], end: int) -> tuple[list[_LaunchPart], list[int], int]:
     """The launches with the places of their tables, the slots that all tables list, and the byte
     at which the first table stands."""
     listed: list[int] = []
-    out: list[_Part] = []
+    out: list[_LaunchPart] = []
     for x in parts:
         out.append(replace(x, table=len(listed)))
         listed += x.slots
@@ -258,7 +261,7 @@ class CallPlan:
         """The stream that all launches are configured for."""
         self._offsets = offsets
         self._template, self._values = t, tuple(sizes)
-        self._graphs: dict[int, tuple[GraphCache, list[Node]]] = {}
+        self._graphs: dict[int, tuple[GraphCache, list[LaunchNode]]] = {}
         self._region_graphs: dict[int, RegionGraphs] = {}
         self._prepared_for: set[int] = set()
         self._buffer = ctypes.create_string_buffer(t.nbytes)
@@ -493,7 +496,7 @@ class CallPlan:
         return graphs.launch(roots, lambda recorder: self.record(roots, recorder, device), stream)
 
     def _replay(
-        self, graphs: GraphCache, nodes: Sequence[Node], roots: tuple[int, ...], stream: int
+        self, graphs: GraphCache, nodes: Sequence[LaunchNode], roots: tuple[int, ...], stream: int
     ) -> None:
         key = (roots, self._values)
         handle = graphs.find(key)
@@ -504,7 +507,7 @@ class CallPlan:
         if status[0]:
             check(status, "cuGraphLaunch")
 
-    def _graphs_on(self, device: int) -> tuple[GraphCache, list[Node]]:
+    def _graphs_on(self, device: int) -> tuple[GraphCache, list[LaunchNode]]:
         """The graphs of all calls that nobody has written out, and the launches as their nodes."""
         found = self._graphs.get(device)
         if found is None:
@@ -513,7 +516,7 @@ class CallPlan:
             found = self._graphs[device] = graphs, self._nodes()
         return found
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[LaunchNode]:
         """The launches as nodes of a graph. A launch without blocks computes nothing and makes
         nobody wait, but what waits for it waits for what it waits for."""
         place = {x.number: k for k, x in enumerate(self.launches)}
@@ -524,7 +527,7 @@ class CallPlan:
                 p = e.producer
                 waits |= dict.fromkeys((place[p],) if p in place else after[p])
             after.append(tuple(waits))
-        return [Node(x.kernel, _node_params(x), after[x.number]) for x in self.launches]
+        return [LaunchNode(x.kernel, _node_params(x), after[x.number]) for x in self.launches]
 
     def _allow_shared(self, device: int) -> None:
         for x in self.launches:

@@ -128,7 +128,7 @@ class Recorder:
         return [Recorder(graphs[k], self._whole, self._target) for k in range(size)]
 
 
-class _Executable:
+class _RegionExecutable:
     """An instantiated graph."""
 
     def __init__(self, record: Callable[[Recorder], None], target: Target) -> None:
@@ -146,7 +146,7 @@ class RegionGraphs:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._lock = fork_safe_lock()
-        self._known: OrderedDict[tuple[int, ...], _Executable | None] = OrderedDict()
+        self._known: OrderedDict[tuple[int, ...], _RegionExecutable | None] = OrderedDict()
         """None for addresses that came once."""
 
     def launch(
@@ -158,7 +158,7 @@ class RegionGraphs:
             came = addresses in self._known
             found = self._known.get(addresses)
             if came and found is None:
-                found = _Executable(record, self._target)
+                found = _RegionExecutable(record, self._target)
             self._known[addresses] = found
             self._known.move_to_end(addresses)
             if len(self._known) > MAX_EXECUTABLES:

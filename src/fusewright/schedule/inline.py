@@ -15,7 +15,7 @@ from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.nest import build_nest, computed, is_loop, reduced_loops, waiting_loops
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.views import (
-    Operand,
+    OperandView,
     View,
     is_private,
     loop_value,
@@ -71,7 +71,7 @@ def placement_problem(
     return None
 
 
-def _is_at_it(graph: AxisGraph, reader: View, read: Operand, i: int, loop: Loop) -> bool:
+def _is_at_it(graph: AxisGraph, reader: View, read: OperandView, i: int, loop: Loop) -> bool:
     """Whether a reader has a loop of the producer at the same place, and in each iteration reads
     what the producer computes in the same one."""
     loops = reader.stage.loops

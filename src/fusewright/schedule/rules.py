@@ -10,7 +10,7 @@ from fusewright.arguments import (
     COUNT,
     FLAG,
     INTEGER,
-    Rule,
+    ArgumentRule,
     Unfit,
     instance_of,
     optional,
@@ -77,7 +77,7 @@ BINDING = instance_of(
     hint=_without_quotes,
 )
 MEMORY = instance_of(Memory, words="one of fw.GLOBAL, fw.SHARED, fw.LOCAL", hint=_without_quotes)
-TENSOR = Rule(
+TENSOR = ArgumentRule(
     "a tensor of the schedule",
     _tensor,
     lambda value: f"write s[{value!r}]" if isinstance(value, str) else "",
@@ -94,13 +94,17 @@ def _loop(value: Any) -> Any:
 TENSORS = several(TENSOR, "a list of tensors of the schedule")
 AXES = several(INTEGER, "a sequence of axes, which are integers")
 AXIS_OR_AXES = several(INTEGER, "an axis or a sequence of axes, which are integers", or_one=True)
-ORDER = Rule("a mapping from axes to axes, or a sequence of axes", _order)
-DTYPE = Rule("a dtype, such as 'float16'", _dtype)
+ORDER = ArgumentRule("a mapping from axes to axes, or a sequence of axes", _order)
+DTYPE = ArgumentRule("a dtype, such as 'float16'", _dtype)
 MODE = instance_of(str, words="the name of a mode")
-SIZE = Rule("an integer or an expression in the sizes", _size)
+SIZE = ArgumentRule("an integer or an expression in the sizes", _size)
 TERMS = several(TERM, "a list of axes, which s[..].axis(..) gives")
-LOOPS = several(Rule("a pair of an axis and what it is bound to", _loop), "a list of such pairs")
-WARPS = Rule("two positive integers: the warps along the rows and along the columns", _warps)
+LOOPS = several(
+    ArgumentRule("a pair of an axis and what it is bound to", _loop), "a list of such pairs"
+)
+WARPS = ArgumentRule(
+    "two positive integers: the warps along the rows and along the columns", _warps
+)
 COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', 'stmatrix'"))
 
 GRID_MODES = ("vector", "tma", "slices", "all", "arrival")
@@ -108,7 +112,7 @@ GRID_MODES = ("vector", "tma", "slices", "all", "arrival")
 READ_BACK = ("vector", "bulk")
 """How the last block may get what the copy engine added: by its threads, or by the copy engine."""
 
-Edits: TypeAlias = Mapping[str, Mapping[str, Rule]]
+Edits: TypeAlias = Mapping[str, Mapping[str, ArgumentRule]]
 """The rules of the arguments of a class's methods, by name."""
 
 ON_TENSORS: Edits = {

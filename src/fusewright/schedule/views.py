@@ -22,7 +22,7 @@ from fusewright.schedule.parallel import Loop, Parallel
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class OperandView:
     """Where operand `position` is read: an index per axis (None where data decides) and the
     conditions, beyond the statement's own, under which the element exists."""
 
@@ -64,7 +64,7 @@ def view(graph: AxisGraph, stage: Stage, variables: Sequence[Expr]) -> View:
     return View(stage, tuple(variables), path)
 
 
-def operand(graph: AxisGraph, v: View, position: int) -> Operand:
+def operand(graph: AxisGraph, v: View, position: int) -> OperandView:
     """Where the stage reads one of its operands."""
     known = list(zip(v.stage.frame.domain, v.path.values, strict=True))
     coordinates: list[Expr | None] = []
@@ -82,7 +82,7 @@ def operand(graph: AxisGraph, v: View, position: int) -> Operand:
                 found = _class_value(graph, known, index, v.stage)
                 coordinates.append(found[0])
                 predicates.extend(found[1])
-    return Operand(position, tuple(coordinates), tuple(dict.fromkeys(predicates)))
+    return OperandView(position, tuple(coordinates), tuple(dict.fromkeys(predicates)))
 
 
 def _class_value(
@@ -97,14 +97,16 @@ def _class_value(
     return found
 
 
-def loop_value(graph: AxisGraph, reader: View, read: Operand, position: int) -> Expr | None:
+def loop_value(graph: AxisGraph, reader: View, read: OperandView, position: int) -> Expr | None:
     """The value of loop `position` of the producer at the element that `read` reads, as the reader
     sees it; None when that is not determined."""
     producer = reader.stage.operands[read.position]
     return class_value(graph, reader, read, producer.loops[position].axis)
 
 
-def class_value(graph: AxisGraph, reader: View, read: Operand, wanted: AxisClass) -> Expr | None:
+def class_value(
+    graph: AxisGraph, reader: View, read: OperandView, wanted: AxisClass
+) -> Expr | None:
     """The value that a class of the producer has at the element that `read` reads, as the reader
     sees it; None when that is not determined.
 

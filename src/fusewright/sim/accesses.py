@@ -12,8 +12,8 @@ from fusewright.kir import ir
 from fusewright.kir.traits import MemoryUse
 from fusewright.memory import Cache, Memory
 from fusewright.sim.compute import Array, ExprFn, IndexFn, Mask, Value, narrow
-from fusewright.sim.frame import Frame, Run, Step
-from fusewright.sim.memory import Placement, as_scalar
+from fusewright.sim.frame import BatchFrame, Run, Step
+from fusewright.sim.memory import BufferPlace, as_scalar
 from fusewright.sim.report import AccessSite, Kind, statement_text
 from fusewright.sim.trace import GENERIC, Agent, TracedAccess, Undefine, agent_of
 
@@ -34,7 +34,7 @@ class Reach:
     index: IndexFn
     width: int
     size: int
-    place: Placement
+    place: BufferPlace
     shared: bool
     writes: bool
     recorded: bool
@@ -46,7 +46,7 @@ class Reach:
     latest: list[Value] = field(default_factory=list["Value"])
     """The thread part last recorded: a loop that repeats it keeps one array, not one a trip."""
 
-    def positions(self, f: Frame, mask: Mask, issue: int = -1) -> tuple[Array, Mask, bool]:
+    def positions(self, f: BatchFrame, mask: Mask, issue: int = -1) -> tuple[Array, Mask, bool]:
         """Element positions in the flat array (0 for inactive threads), the threads whose access
         is inside the buffer, and whether there are any. Counts and records the access."""
         block, thread = self.index(f.values)
@@ -86,11 +86,11 @@ class Reach:
         where = np.atleast_2d(np.asarray(block + thread))
         return where if mask is None else np.where(mask, where, 0), mask, True
 
-    def count(self, f: Frame, mask: Mask) -> None:
+    def count(self, f: BatchFrame, mask: Mask) -> None:
         """Counts the access of the threads of a mask."""
         self._count(f, *self.index(f.values), mask)
 
-    def _count(self, f: Frame, block: Value, thread: Value, mask: Mask) -> None:
+    def _count(self, f: BatchFrame, block: Value, thread: Value, mask: Mask) -> None:
         itemsize = self.buffer.dtype.nbytes
         f.run.execution.counters.access(
             buffer=self.buffer,
@@ -102,12 +102,12 @@ class Reach:
             nblocks=f.nblocks,
         )
 
-    def check_step(self, f: Frame, mask: Mask) -> None:
+    def check_step(self, f: BatchFrame, mask: Mask) -> None:
         """Reports accesses that begin elsewhere in a word of their width than they say."""
         if self.step > 1:
             self._check_step(f, *self.index(f.values), mask)
 
-    def _check_step(self, f: Frame, block: Value, thread: Value, mask: Mask) -> None:
+    def _check_step(self, f: BatchFrame, block: Value, thread: Value, mask: Mask) -> None:
         thread = thread - self.begins if self.begins else thread
         if _leaves_rest(block, self.step) or _leaves_rest(thread, self.step):
             full = np.atleast_2d(np.asarray(block + thread))
@@ -118,7 +118,7 @@ class Reach:
                 what = f"not {more}a multiple of the width {self.step}"
                 self._report(f, full + self.begins, bad, what, "rule")
 
-    def _rank(self, f: Frame, mask: Mask) -> Value | None:
+    def _rank(self, f: BatchFrame, mask: Mask) -> Value | None:
         """The block of the row whose shared memory each thread accesses; None where there is one
         block. Reports numbers that are no blocks of its cluster and takes the nearest."""
         if not self.shared or f.run.ranks is None:
@@ -148,7 +148,7 @@ class Reach:
             self.latest[:] = [thread]
         return thread
 
-    def _inside(self, f: Frame, block: Value, thread: Value, mask: Mask) -> tuple[Mask, bool]:
+    def _inside(self, f: BatchFrame, block: Value, thread: Value, mask: Mask) -> tuple[Mask, bool]:
         """Report accesses outside the buffer, or not aligned to their width; drop the former."""
         low, high = _bounds(block, thread, mask)
         if low < 0 or high + self.width > self.size:
@@ -162,7 +162,7 @@ class Reach:
             self._check_step(f, block, thread, mask)
         return mask, True
 
-    def _report(self, f: Frame, full: Array, bad: Array, what: str, kind: Kind) -> None:
+    def _report(self, f: BatchFrame, full: Array, bad: Array, what: str, kind: Kind) -> None:
         row, lane = f.first(bad)
         element = int(np.broadcast_to(full, (f.nblocks, f.nthreads))[row, lane])
         itemsize = self.buffer.dtype.nbytes
@@ -265,7 +265,7 @@ def compile_load(s: ir.Load, run: Run) -> Step:
     if not s.lanes.all_exist:
         return _load_of_lanes(s, run, reach)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         for r in conditions:
             r(f)
         inside, some = narrow(f.mask, holds(f.values))
@@ -312,7 +312,7 @@ def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
     ]
     junk = np.full((1, 1), -1, f"i{s.dst.buffer.dtype.nbytes}").view(s.dst.buffer.dtype.numpy)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         for r in conditions:
             r(f)
         inside, some = narrow(f.mask, holds(f.values))
@@ -338,14 +338,16 @@ def _load_of_lanes(s: ir.Load, run: Run, reach: Reach) -> Step:
     return step
 
 
-def elements_of(f: Frame, buffer: ir.Buffer) -> Array:
+def elements_of(f: BatchFrame, buffer: ir.Buffer) -> Array:
     """The elements that positions in a buffer number: all of shared memory, or its own array."""
     if buffer.memory is Memory.SHARED:
         return f.pool.view(buffer.dtype)
     return f.run.execution.memory.arrays[buffer]
 
 
-def _unwritten(f: Frame, s: ir.Load, where: Array, mask: Mask, initialised: Array | None) -> Mask:
+def _unwritten(
+    f: BatchFrame, s: ir.Load, where: Array, mask: Mask, initialised: Array | None
+) -> Mask:
     """Where a load sees a value that a thread stored from an undefined register; reads of output
     elements nobody wrote are reported here."""
     if s.src.memory is Memory.SHARED:
@@ -364,7 +366,7 @@ def _unwritten(f: Frame, s: ir.Load, where: Array, mask: Mask, initialised: Arra
 
 
 def compile_store(
-    s: ir.Store | ir.RemoteStore, run: Run, issue: Callable[[Frame, Mask], int] | None = None
+    s: ir.Store | ir.RemoteStore, run: Run, issue: Callable[[BatchFrame, Mask], int] | None = None
 ) -> Step:
     """A store; `issue` does what comes with one that is asynchronous, for the threads that store,
     and gives the number of its event."""
@@ -377,7 +379,7 @@ def compile_store(
     reach = reach_of(s, use, run)
     initialised = run.execution.memory.initialised.get(s.dst)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         for r in conditions:
             r(f)
         mask, some = narrow(f.mask, holds(f.values))
@@ -409,7 +411,7 @@ def compile_store(
 
 
 def _note_store(
-    f: Frame, s: ir.Store | ir.RemoteStore, places: Array, unknown: Mask, mask: Mask
+    f: BatchFrame, s: ir.Store | ir.RemoteStore, places: Array, unknown: Mask, mask: Mask
 ) -> None:
     """Follow undefined values into shared memory; report them on their way to global memory."""
     if unknown is not None and mask is not None:
@@ -438,7 +440,7 @@ def compile_alloc(s: ir.Alloc, run: Run) -> Step:
     shared = run.execution.shared
     event = Undefine(s, shared.places[s.buffer].offset, shared.nbytes_of(s.buffer), None)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.record(replace(event, mask=f.mask) if f.trace.is_domain else event)
 
     return step

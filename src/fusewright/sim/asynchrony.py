@@ -17,7 +17,7 @@ from fusewright.kir.traits import WITH_PHASE, MemoryUse
 from fusewright.sim.accesses import compile_store, elements_of, reach_of
 from fusewright.sim.boxes import Box, box_step
 from fusewright.sim.compute import Array, Mask, narrow
-from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
+from fusewright.sim.frame import AnyStep, BatchFrame, Blocking, Run, Step, Wait
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import GENERIC, Agent, SyncEvent
 from fusewright.target import MBARRIER_NBYTES, WARP_SIZE
@@ -34,7 +34,7 @@ def _cp_async(s: ir.CpAsync, run: Run) -> Step:
     *sources, to = (reach_of(s, use, run) for use in s.memory_uses())
     exist = [run.scope.condition(predicate) for _, _, predicate in s.read_parts()]
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         for r in refresh:
             r(f)
         inside, some = narrow(f.mask, holds(f.values))
@@ -63,7 +63,7 @@ def _cp_async(s: ir.CpAsync, run: Run) -> Step:
     return step
 
 
-def _scatter(f: Frame, buffer: ir.Buffer, places: Array, value: Array, mask: Mask) -> None:
+def _scatter(f: BatchFrame, buffer: ir.Buffer, places: Array, value: Array, mask: Mask) -> None:
     shape = (f.nblocks, f.nthreads)
     places, value = np.broadcast_to(places, shape), np.broadcast_to(value, shape)
     if mask is not None:
@@ -74,7 +74,7 @@ def _scatter(f: Frame, buffer: ir.Buffer, places: Array, value: Array, mask: Mas
 
 
 def _group(s: ir.AsyncCommit | ir.AsyncWait | ir.ProxyFence, run: Run) -> Step:
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.record(SyncEvent(s, f.mask))
 
     return step
@@ -83,7 +83,7 @@ def _group(s: ir.AsyncCommit | ir.AsyncWait | ir.ProxyFence, run: Run) -> Step:
 # --- bulk copies ----------------------------------------------------------------------------------
 
 
-def issued_by(f: Frame, issuer: int) -> tuple[Mask, bool]:
+def issued_by(f: BatchFrame, issuer: int) -> tuple[Mask, bool]:
     """The one thread of each block that issues, in the blocks where it is active."""
     return narrow(f.mask, (np.arange(f.nthreads) % f.trace.block_nthreads == issuer)[None, :])
 
@@ -98,7 +98,7 @@ def _bulk(s: _Bulk, run: Run) -> Step:
     combine = FUNCTIONS[s.fn].numpy if isinstance(s, ir.BulkReduce) else None
     initialised = run.execution.memory.initialised.get(s.dst)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = issued_by(f, s.issuer)
         if not some:
             return
@@ -138,11 +138,11 @@ def _box(s: Box, run: Run) -> Step:
     counts = [] if use is None else [u for u in s.memory_uses() if u.buffer is use.barrier]
     barriers = [_MbarrierSlot(s, run, u) for u in counts]
 
-    def issue(f: Frame, mask: Mask) -> list[int]:
+    def issue(f: BatchFrame, mask: Mask) -> list[int]:
         numbers = [b.number(f) for b in barriers] or [-1]
         return [f.record(SyncEvent(s, mask, number)) for number in numbers]
 
-    def done(f: Frame, mask: Mask, numbers: Sequence[int]) -> None:
+    def done(f: BatchFrame, mask: Mask, numbers: Sequence[int]) -> None:
         for barrier, number in zip(barriers, numbers, strict=False):
             barrier.take(f, mask, 0, -s.map.box_nbytes, number)
 
@@ -157,7 +157,7 @@ def _remote_store(s: ir.RemoteStore, run: Run) -> Step:
         return compile_store(s, run)
     barrier, nbytes = _MbarrierSlot(s, run), s.nbytes
 
-    def issue(f: Frame, mask: Mask) -> int:
+    def issue(f: BatchFrame, mask: Mask) -> int:
         number = f.record(SyncEvent(s, mask, barrier.number(f)))
         barrier.take(f, mask, 0, -nbytes, number)
         return number
@@ -165,7 +165,7 @@ def _remote_store(s: ir.RemoteStore, run: Run) -> Step:
     return compile_store(s, run, issue)
 
 
-def _note_undefined(f: Frame, s: _Bulk, take: Array, put: Array, mask: Mask) -> None:
+def _note_undefined(f: BatchFrame, s: _Bulk, take: Array, put: Array, mask: Mask) -> None:
     if isinstance(s, ir.BulkLoad):
         f.pool.mark(put, s.dst.dtype.nbytes, False)
     elif f.pool.unknown is not None and f.pool.unknown[take * s.src.dtype.nbytes].any():
@@ -187,7 +187,7 @@ class _MbarrierSlot:
         self.reach = reach_of(s, use, run, agent=agent, counted=False)
         self.slot = run.scope.expression(at.slot)
 
-    def number(self, f: Frame) -> int | Array:
+    def number(self, f: BatchFrame) -> int | Array:
         """The byte at which each thread's mbarrier lies in the shared memory of its block, or of
         all blocks of the cluster side by side."""
         own = self.reach.place.offset + self.slot(f.values) * MBARRIER_NBYTES
@@ -198,7 +198,7 @@ class _MbarrierSlot:
             rank = self.reach.rank(f.values) + f.first_of_cluster
         return np.atleast_2d(np.asarray(own + rank * f.trace.shared_nbytes))
 
-    def at(self, f: Frame, mask: Mask, issue: int = -1) -> Array:
+    def at(self, f: BatchFrame, mask: Mask, issue: int = -1) -> Array:
         """The numbers in the batch's state, one for each active thread; records the access."""
         where, mask, some = self.reach.positions(f, mask, issue)
         if not some:
@@ -206,7 +206,7 @@ class _MbarrierSlot:
         chosen = f.active(mask)
         return np.broadcast_to(where, chosen.shape)[chosen]
 
-    def take(self, f: Frame, mask: Mask, arrivals: int, nbytes: int, issue: int = -1) -> None:
+    def take(self, f: BatchFrame, mask: Mask, arrivals: int, nbytes: int, issue: int = -1) -> None:
         """Each active thread arrives so often, and expects or delivers so many bytes."""
         at, threads = np.unique(self.at(f, mask, issue), return_counts=True)
         missing, over = f.syncs.mbarriers.take(at, threads * arrivals, threads * nbytes)
@@ -217,7 +217,7 @@ class _MbarrierSlot:
             if len(found):
                 self._report(f, what)
 
-    def _report(self, f: Frame, what: str) -> None:
+    def _report(self, f: BatchFrame, what: str) -> None:
         f.run.execution.findings.add(
             "rule",
             f"`{statement_text(self.statement)}` in block {f.trace.blocks[0, 0]} {what}",
@@ -229,7 +229,7 @@ def _mbarrier_start(s: ir.MbarInit | ir.MbarInvalidate, run: Run) -> Step:
     slot = _MbarrierSlot(s, run)
     count = s.count if isinstance(s, ir.MbarInit) else 0
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = issued_by(f, s.issuer)
         if some:
             issue = f.record(SyncEvent(s, mask, slot.number(f)))
@@ -244,7 +244,7 @@ def _mbarrier_arrive(s: ir.MbarArrive | ir.MbarExpect, run: Run) -> Step:
     size = run.execution.nthreads // run.execution.row_blocks
     first_lane = (np.arange(run.execution.nthreads) % size % WARP_SIZE == 0)[None, :]
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = f.mask, True
         if isinstance(s, ir.MbarExpect):
             mask, some = issued_by(f, s.issuer)
@@ -262,7 +262,7 @@ def _mbarrier_wait(s: ir.MbarWait, run: Run) -> Blocking:
     slot = _MbarrierSlot(s, run)
     parity_of = run.scope.expression(s.parity)
 
-    def wait(f: Frame) -> Wait:
+    def wait(f: BatchFrame) -> Wait:
         mask, some = (f.mask, True) if s.issuer is None else issued_by(f, s.issuer)
         if not some:
             return
@@ -281,18 +281,18 @@ def _mbarrier_wait(s: ir.MbarWait, run: Run) -> Blocking:
 # --- named barriers -------------------------------------------------------------------------------
 
 
-def _arrive(f: Frame, s: ir.NamedSync | ir.BarrierArrive) -> None:
+def _arrive(f: BatchFrame, s: ir.NamedSync | ir.BarrierArrive) -> None:
     f.diverged(s, WARP_SIZE)
     f.syncs.barrier(s.barrier).arrive(_by_block(f).sum(axis=2), s.nthreads)
 
 
-def _by_block(f: Frame) -> Array:
+def _by_block(f: BatchFrame) -> Array:
     """The threads that are active, by row, block of it and number in the block."""
     return f.active(f.mask).reshape(f.nblocks, f.trace.row_blocks, -1)
 
 
 def _named_sync(s: ir.NamedSync, run: Run) -> Blocking:
-    def wait(f: Frame) -> Wait:
+    def wait(f: BatchFrame) -> Wait:
         barrier, blocks = f.syncs.barrier(s.barrier), _by_block(f).any(axis=2)
         mine = barrier.generation.copy()
         _arrive(f, s)
@@ -304,7 +304,7 @@ def _named_sync(s: ir.NamedSync, run: Run) -> Blocking:
 
 
 def _barrier_arrive(s: ir.BarrierArrive, run: Run) -> Step:
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         _arrive(f, s)
         f.record(SyncEvent(s, f.mask))
 

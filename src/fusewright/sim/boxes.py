@@ -18,8 +18,8 @@ from fusewright.kir import ir
 from fusewright.kir.tiles import exchanged
 from fusewright.sim.accesses import elements_of
 from fusewright.sim.compute import Array, ExprFn, Mask
-from fusewright.sim.frame import Frame, Run, Step
-from fusewright.sim.memory import Placement
+from fusewright.sim.frame import BatchFrame, Run, Step
+from fusewright.sim.memory import BufferPlace
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import TracedAccess, agent_of
 
@@ -27,7 +27,7 @@ Box: TypeAlias = "ir.BoxLoad | ir.BoxStore | ir.BoxReduce"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BoxWindow:
     """What a box covers of its tensor: positions in the array, of the elements inside, which of
     the box they are, and whether the fastest dimension is contiguous in runs of `run` elements."""
 
@@ -49,8 +49,8 @@ class BoxPlaces:
         self.sizes = [scope.expression(e) for e in s.map.sizes]
         self.strides = [scope.expression(e) for e in s.map.strides]
         execution = run.execution
-        self.place: Placement = execution.memory.places[s.map.buffer]
-        self.in_shared: Placement = execution.shared.places[self.shared]
+        self.place: BufferPlace = execution.memory.places[s.map.buffer]
+        self.in_shared: BufferPlace = execution.shared.places[self.shared]
         self.shared_size = execution.shared.sizes[self.shared]
         self.size = len(execution.memory.arrays[s.map.buffer])
         self.agents = {(u.buffer, u.writes): agent_of(u) for u in s.memory_uses()}
@@ -59,7 +59,7 @@ class BoxPlaces:
         self._span = span
         self._within = np.stack(np.unravel_index(span, self.map.box[::-1]))[::-1]
 
-    def window(self, f: Frame, row: int, thread: int) -> Window:
+    def window(self, f: BatchFrame, row: int, thread: int) -> BoxWindow:
         """The part of the tensor that the box of one issuer covers."""
         at = np.zeros(self.map.box_size, np.int64)
         inside = np.ones(self.map.box_size, bool)
@@ -74,9 +74,9 @@ class BoxPlaces:
             at += here * stride
             if d == 0:
                 width = max(0, min(first + self.map.box[0], size) - max(first, 0))
-        return Window(at[inside], inside, width)
+        return BoxWindow(at[inside], inside, width)
 
-    def elements(self, f: Frame, row: int, thread: int) -> tuple[int, Array] | None:
+    def elements(self, f: BatchFrame, row: int, thread: int) -> tuple[int, Array] | None:
         """The byte in shared memory where the box begins, and the place of each of its elements in
         the memory of the first block of the row; None, and a finding, where it leaves its buffer.
         """
@@ -89,11 +89,11 @@ class BoxPlaces:
         address = exchanged(start + self._span * itemsize, self.map.swizzle)
         return start, row * (f.run.execution.shared.row_nbytes // itemsize) + address // itemsize
 
-    def report(self, f: Frame, kind: str, what: str) -> None:
+    def report(self, f: BatchFrame, kind: str, what: str) -> None:
         text = f"`{statement_text(self.statement)}` {what}"
         f.run.execution.findings.add(kind, text, statement=self.statement)  # type: ignore[arg-type]
 
-    def blocks(self, f: Frame, thread: int) -> range:
+    def blocks(self, f: BatchFrame, thread: int) -> range:
         """The blocks of a row in whose shared memory the box of a thread lies."""
         own = thread // f.trace.block_nthreads
         if isinstance(self.statement, ir.BoxLoad) and self.statement.blocks > 1:
@@ -103,10 +103,10 @@ class BoxPlaces:
 
     def record(
         self,
-        f: Frame,
+        f: BatchFrame,
         mask: Mask,
         start: int,
-        window: Window,
+        window: BoxWindow,
         issues: Sequence[int],
         thread: int,
         *,
@@ -146,9 +146,9 @@ def value_at(value: int | Array, row: int, thread: int) -> int:
 def box_step(
     s: Box,
     run: Run,
-    issued: Callable[[Frame], tuple[Mask, bool]],
-    issue: Callable[[Frame, Mask], list[int]],
-    done: Callable[[Frame, Mask, Sequence[int]], None],
+    issued: Callable[[BatchFrame], tuple[Mask, bool]],
+    issue: Callable[[BatchFrame, Mask], list[int]],
+    done: Callable[[BatchFrame, Mask, Sequence[int]], None],
 ) -> Step:
     """A copy: `issued` gives its threads, `issue` records its events, one for each block that it
     goes to, `done` counts its bytes."""
@@ -158,7 +158,7 @@ def box_step(
     buffer = s.map.buffer
     initialised = run.execution.memory.initialised.get(buffer)
 
-    def copy(f: Frame, row: int, thread: int, mask: Mask, numbers: Sequence[int]) -> None:
+    def copy(f: BatchFrame, row: int, thread: int, mask: Mask, numbers: Sequence[int]) -> None:
         found = places.elements(f, row, thread)
         window = places.window(f, row, thread)
         if len(window.positions) and int(window.positions.max()) >= places.size:
@@ -191,7 +191,7 @@ def box_step(
         totals.add(f"shared_bytes_{'written' if loads else 'read'}", len(blocks) * s.map.box_nbytes)
         places.record(f, mask, start, window, numbers, thread, loads=loads)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = issued(f)
         if not some:
             return
@@ -205,7 +205,7 @@ def box_step(
     return step
 
 
-def _only(f: Frame, row: int, thread: int) -> Array:
+def _only(f: BatchFrame, row: int, thread: int) -> Array:
     mask = np.zeros((f.nblocks, f.nthreads), bool)
     mask[row, thread] = True
     return mask

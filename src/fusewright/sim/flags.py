@@ -12,7 +12,7 @@ from fusewright.sim.report import statement_text
 
 
 @dataclass(slots=True)
-class Flag:
+class SemaphoreState:
     """One semaphore: its value, what who acquires it learns, and the block and the statement that
     set it."""
 
@@ -30,7 +30,7 @@ class Flags:
     clocks: Clocks
     blocks: Array
     cluster: int = 1
-    cells: dict[int, Flag] = field(default_factory=dict[int, Flag])
+    cells: dict[int, SemaphoreState] = field(default_factory=dict[int, SemaphoreState])
 
     def acquire(self, strand: int, cell: int, s: ir.SemaphoreAcquire) -> list[Fault]:
         """A strand comes through its wait."""
@@ -55,7 +55,9 @@ class Flags:
 
     def release(self, strand: int, cell: int, value: int, s: ir.SemaphoreRelease) -> None:
         """A strand sets a semaphore."""
-        self.cells[cell] = Flag(value, self._handed(strand, s.scope), int(self.blocks[strand]), s)
+        self.cells[cell] = SemaphoreState(
+            value, self._handed(strand, s.scope), int(self.blocks[strand]), s
+        )
 
     def count(
         self, strand: int, cell: int, period: int, s: ir.SemaphoreArrive | ir.SemaphoreLeave
@@ -68,7 +70,7 @@ class Flags:
             row = self._handed(strand, s.scope)
             if flag.row is not None:
                 row.join(flag.row)
-        self.cells[cell] = Flag((flag.value + 1) % period, row, setter=s)
+        self.cells[cell] = SemaphoreState((flag.value + 1) % period, row, setter=s)
 
     def left(self) -> list[Fault]:
         """Semaphores that the next launch would not find at zero."""
@@ -93,5 +95,5 @@ class Flags:
         """Whether a scope reaches other blocks."""
         return scope is ir.Visibility.GPU or not self.clocks.model.scopes_end_at_the_block
 
-    def _cell(self, cell: int) -> Flag:
-        return self.cells.setdefault(cell, Flag())
+    def _cell(self, cell: int) -> SemaphoreState:
+        return self.cells.setdefault(cell, SemaphoreState())

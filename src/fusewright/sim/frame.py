@@ -21,7 +21,7 @@ from fusewright.sim.report import Findings, statement_text
 from fusewright.sim.sync_state import SyncState
 from fusewright.sim.trace import GENERIC, Agent, Event, SyncEvent, Trace, TracedAccess
 
-Step: TypeAlias = "Callable[[Frame], None]"
+Step: TypeAlias = "Callable[[BatchFrame], None]"
 Wait: TypeAlias = "Iterator[tuple[ir.Statement, ...]]"
 """A run that may block: each item names the statements it is blocked at."""
 
@@ -30,7 +30,7 @@ Wait: TypeAlias = "Iterator[tuple[ir.Statement, ...]]"
 class Blocking:
     """A step that may have to wait for other threads."""
 
-    run: Callable[[Frame], Wait]
+    run: Callable[[BatchFrame], Wait]
 
 
 AnyStep: TypeAlias = "Step | Blocking"
@@ -44,7 +44,7 @@ class Tracked(Protocol):
     def cells(self, buffer: ir.Buffer, index: Expr, count: int) -> tuple[int, int] | None: ...
     def record(
         self,
-        f: Frame,
+        f: BatchFrame,
         s: ir.Statement,
         buffer: ir.Buffer,
         cells: tuple[int, int],
@@ -93,9 +93,9 @@ class Run:
         """Steps that put gathered registers into their slots and check them where f.mask holds."""
         return [lambda f, g=g: g.fetch(f, f.mask) for g in self.gathered(statement, *parts)]
 
-    def gathered(self, statement: ir.Statement, *parts: Expr | Cond) -> list[Gathered]:
+    def gathered(self, statement: ir.Statement, *parts: Expr | Cond) -> list[GatheredRegister]:
         """The registers that index expressions of a statement read, inner ones first."""
-        found: dict[ir.RegVar, Gathered] = {}
+        found: dict[ir.RegVar, GatheredRegister] = {}
 
         def visit(e: Expr | Cond) -> None:
             for v in ex.variables(e):
@@ -105,7 +105,7 @@ class Run:
                     at = self.scope.expression(v.reg.index)
                     upper = None if v.upper is None else self.scope.expression(v.upper)
                     lower = self.scope.expression(v.lower)
-                    found[v] = Gathered(statement, v, slot, at, lower, upper)
+                    found[v] = GatheredRegister(statement, v, slot, at, lower, upper)
 
         for e in parts:
             visit(e)
@@ -113,7 +113,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredRegister:
     """A register used in an index: its slot, and the range it promises."""
 
     statement: ir.Statement
@@ -123,7 +123,7 @@ class Gathered:
     lower: ExprFn
     upper: ExprFn | None
 
-    def fetch(self, f: Frame, mask: Mask) -> None:
+    def fetch(self, f: BatchFrame, mask: Mask) -> None:
         """Read the register; report active threads whose value is undefined or out of range."""
         buffer = self.var.reg.buffer
         value, unknown = f.registers.read(buffer, f.element(self.statement, buffer, self.at, mask))
@@ -152,7 +152,7 @@ class Gathered:
 
 
 @dataclass(slots=True)
-class Frame:
+class BatchFrame:
     """The state of one batch: values of variables, active threads, registers, and the trace.
 
     `base` numbers the blocks of the batch: 0, or (B, 1). Roles run in frames of their own that

@@ -18,7 +18,7 @@ from fusewright.kir import ir
 from fusewright.sim.compute import PER_BLOCK, PER_THREAD, UNIFORM, Array, Scope, narrow
 from fusewright.sim.counters import Counters
 from fusewright.sim.domains import domains_of
-from fusewright.sim.frame import AnyStep, Blocking, Execution, Frame, Run, Wait
+from fusewright.sim.frame import AnyStep, BatchFrame, Blocking, Execution, Run, Wait
 from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory, as_scalar, locals_of
 from fusewright.sim.model import MODEL, Model
 from fusewright.sim.races import Detector
@@ -193,7 +193,7 @@ class Machine:
         self.execution.counters.add("threads", len(rows) * self.execution.nthreads)
         return trace
 
-    def _frame(self, rows: Array) -> Frame:
+    def _frame(self, rows: Array) -> BatchFrame:
         """The state of some rows before their first statement."""
         values = list(self.start) + [0] * (len(self.scope.levels) - len(self.start))
         if self.domains is not None:
@@ -214,7 +214,7 @@ class Machine:
         )
         trace.is_domain = self.domains is not None
         pool = shared.pool(len(rows))
-        return Frame(
+        return BatchFrame(
             run=self.run,
             values=values,
             registers=Registers(self.locals),
@@ -226,7 +226,7 @@ class Machine:
             ),
         )
 
-    def _in_turns(self, frame: Frame) -> Wait:
+    def _in_turns(self, frame: BatchFrame) -> Wait:
         """The blocks of a domain, or its clusters, each with registers and named barriers of its
         own, in an order that the seed draws."""
         nthreads = frame.trace.block_nthreads * self.cluster
@@ -275,7 +275,7 @@ def compile_body(body: ir.Body, run: Run) -> list[AnyStep]:
     return [_with_moves(steps, sites)] if sites else steps
 
 
-def _all(steps: list[AnyStep], f: Frame) -> Wait:
+def _all(steps: list[AnyStep], f: BatchFrame) -> Wait:
     for s in steps:
         if isinstance(s, Blocking):
             yield from s.run(f)
@@ -284,7 +284,7 @@ def _all(steps: list[AnyStep], f: Frame) -> Wait:
 
 
 def _with_moves(steps: list[AnyStep], sites: list[int]) -> Blocking:
-    def run(f: Frame) -> Wait:
+    def run(f: BatchFrame) -> Wait:
         marks: list[int] = []
         for s in steps:
             marks.append(len(f.own))
@@ -318,7 +318,7 @@ def _compile_for(s: ir.For, run: Run) -> Blocking:
     slot = run.scope.bind(s.var, UNIFORM)
     steps = compile_body(s.body, run)
 
-    def open_loop(f: Frame) -> Wait:
+    def open_loop(f: BatchFrame) -> Wait:
         outer = f.mask
         for k in range(MOST_TRIPS):
             for r in refresh:
@@ -339,7 +339,7 @@ def _compile_for(s: ir.For, run: Run) -> Blocking:
     if s.is_open:
         return Blocking(open_loop)
 
-    def loop(f: Frame) -> Wait:
+    def loop(f: BatchFrame) -> Wait:
         for r in refresh:
             r(f)
         extent = extent_of(f.values)
@@ -366,7 +366,7 @@ def _compile_if(s: ir.If, run: Run) -> Blocking:
     then = compile_body(s.then, run)
     otherwise = compile_body(s.otherwise, run)
 
-    def choose(f: Frame) -> Wait:
+    def choose(f: BatchFrame) -> Wait:
         for r in refresh:
             r(f)
         condition = holds(f.values)
@@ -392,9 +392,9 @@ def _compile_roles(s: ir.Roles, run: Run) -> Blocking:
         warp = thread // WARP_SIZE
         roles.append(((role.first <= warp) & (warp < role.stop), compile_body(role.body, run)))
 
-    def side_by_side(f: Frame) -> Wait:
+    def side_by_side(f: BatchFrame) -> Wait:
         runs: list[Wait] = []
-        frames: list[Frame] = []
+        frames: list[BatchFrame] = []
         for members, steps in roles:
             mask, some = narrow(f.mask, members)
             if some:

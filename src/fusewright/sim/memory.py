@@ -124,7 +124,7 @@ def _mask(undefined: Mask) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BufferPlace:
     """Where a buffer lies: the space (0 is shared memory) and the byte offset in it."""
 
     space: int
@@ -140,7 +140,7 @@ class SharedMemory:
 
     def __init__(self, kernel: ir.Kernel, symbols: Mapping[Var, int], row_blocks: int) -> None:
         self.sizes: dict[ir.Buffer, int] = {}
-        self.places: dict[ir.Buffer, Placement] = {}
+        self.places: dict[ir.Buffer, BufferPlace] = {}
         allocs = [
             a for a in walk(kernel) if isinstance(a, ir.Alloc) and a.buffer.memory is Memory.SHARED
         ]
@@ -148,13 +148,13 @@ class SharedMemory:
         for a in allocs:
             self.sizes[a.buffer] = elements(a.buffer, symbols)
             if a.offset is not None:
-                self.places[a.buffer] = Placement(0, a.offset)
+                self.places[a.buffer] = BufferPlace(0, a.offset)
                 end = max(end, a.offset + self.nbytes_of(a.buffer))
         for a in allocs:
             if a.buffer not in self.places:
                 align = max(a.buffer.alignment, 16)
                 start = -(-end // align) * align
-                self.places[a.buffer] = Placement(0, start)
+                self.places[a.buffer] = BufferPlace(0, start)
                 end = start + self.nbytes_of(a.buffer)
         self.nbytes = -(-end // SHARED_BASE_ALIGNMENT) * SHARED_BASE_ALIGNMENT
         self.row_nbytes = self.nbytes * row_blocks
@@ -238,25 +238,25 @@ def _checked(
 
 def _places(
     params: Iterable[ir.Buffer], arrays: Mapping[ir.Buffer, Array]
-) -> dict[ir.Buffer, Placement]:
+) -> dict[ir.Buffer, BufferPlace]:
     """Parameters whose arrays overlap in memory get one space, and their offsets in it."""
 
     def start_of(buffer: ir.Buffer) -> int:
         return arrays[buffer].__array_interface__["data"][0]
 
-    places: dict[ir.Buffer, Placement] = {}
+    places: dict[ir.Buffer, BufferPlace] = {}
     space, base, end = 0, 0, -1
     for buffer in sorted(params, key=start_of):
         start = start_of(buffer)
         if start >= end or not arrays[buffer].nbytes:
             space, base = space + 1, start
         end = max(end, start + arrays[buffer].nbytes)
-        places[buffer] = Placement(space, start - base)
+        places[buffer] = BufferPlace(space, start - base)
     return places
 
 
 def _extents(
-    places: Mapping[ir.Buffer, Placement], arrays: Mapping[ir.Buffer, Array]
+    places: Mapping[ir.Buffer, BufferPlace], arrays: Mapping[ir.Buffer, Array]
 ) -> dict[int, int]:
     nbytes: dict[int, int] = {}
     for buffer, place in places.items():
@@ -264,7 +264,7 @@ def _extents(
     return nbytes
 
 
-def _cells(kernel: ir.Kernel, places: Mapping[ir.Buffer, Placement]) -> dict[int, int]:
+def _cells(kernel: ir.Kernel, places: Mapping[ir.Buffer, BufferPlace]) -> dict[int, int]:
     """Bytes per cell of each space: what divides the size and the place of every access."""
     cell: dict[int, int] = {}
 

@@ -28,8 +28,8 @@ from fusewright.sim.edges import EdgeTest
 from fusewright.sim.flags import Flags
 from fusewright.sim.lives import Lives
 from fusewright.sim.model import Model
-from fusewright.sim.phases import Fault, Phases
-from fusewright.sim.replayable import Replayable, Step, SyncPoint
+from fusewright.sim.phases import BarrierState, Fault
+from fusewright.sim.replayable import Replayable, SyncArrival, UnitStep
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import TracedAccess
 
@@ -45,7 +45,7 @@ class Change:
     weaker: tuple[ir.SyncStatement, ir.SyncStatement] | None = None
 
 
-def _place(p: SyncPoint, change: Change) -> float:
+def _place(p: SyncArrival, change: Change) -> float:
     """Where a point stands in the changed kernel: before every event with a number above it."""
     if p.statement is change.moved:
         return (p.above if change.direction == "up" else p.below) - 0.5
@@ -62,9 +62,9 @@ class _Replay:
     model: Model
     clocks: Clocks
     faults: list[Fault] = field(default_factory=list[Fault])
-    barriers: dict[Barrier, Phases] = field(default_factory=dict[Barrier, Phases])
+    barriers: dict[Barrier, BarrierState] = field(default_factory=dict[Barrier, BarrierState])
     lives: dict[int, int] = field(default_factory=dict[int, int])
-    alive: dict[int, Phases] = field(default_factory=dict[int, Phases])
+    alive: dict[int, BarrierState] = field(default_factory=dict[int, BarrierState])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
     entered: dict[tuple[int, int], list[int]] = field(
         default_factory=dict[tuple[int, int], list[int]]
@@ -94,14 +94,14 @@ class _Replay:
                     reached[u] += 1
                     moving = True
         self.ends = np.full(self.group.nstrands, np.inf)
-        stuck: list[SyncPoint] = []
+        stuck: list[SyncArrival] = []
         for u, mine in enumerate(steps):
             if reached[u] < len(mine):
                 self.ends[self.group.units[u]] = mine[reached[u]].place
                 stuck.append(mine[reached[u]].point)
         self._conclude(stuck)
 
-    def _changed(self, steps: list[Step]) -> list[Step]:
+    def _changed(self, steps: list[UnitStep]) -> list[UnitStep]:
         """The steps of a unit in the changed kernel."""
         without, moved = self.change.without, self.change.moved
         found = [s for s in steps if s.point.statement not in without]
@@ -110,7 +110,7 @@ class _Replay:
         found = [replace(s, place=_place(s.point, self.change)) for s in found]
         return sorted(found, key=lambda s: s.place)
 
-    def _conclude(self, stuck: list[SyncPoint]) -> None:
+    def _conclude(self, stuck: list[SyncArrival]) -> None:
         if stuck:
             texts = ", ".join(dict.fromkeys(f"`{statement_text(p.statement)}`" for p in stuck))
             message = f"threads wait for ever at {texts}"
@@ -151,7 +151,7 @@ class _Replay:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def _advance(self, unit: int, step: Step) -> bool:
+    def _advance(self, unit: int, step: UnitStep) -> bool:
         """Let a unit execute an event; False while it has to wait there."""
         s = step.point.statement
         if self.change.weaker is not None and s is self.change.weaker[0]:
@@ -179,14 +179,14 @@ class _Replay:
             case _:
                 return self._go_on(step, s)
 
-    def _go_on(self, step: Step, s: ir.Statement) -> bool:
+    def _go_on(self, step: UnitStep, s: ir.Statement) -> bool:
         """An event that blocks at most until the lanes of a warp are there."""
         is_there = self._come_together(step)
         if is_there:
             self._pass(step, s)
         return is_there
 
-    def _come_together(self, step: Step) -> bool:
+    def _come_together(self, step: UnitStep) -> bool:
         """Whether the warps that execute a statement in step have all their strands there: some of
         them may wait for a semaphore of their own before it."""
         in_step = step.is_in_step and self.model.lanes_meet_in_time
@@ -207,7 +207,7 @@ class _Replay:
             return [strands]
         return _teams(self.group.warps, strands)
 
-    def _pass(self, step: Step, s: ir.Statement) -> None:
+    def _pass(self, step: UnitStep, s: ir.Statement) -> None:
         """An event that never blocks."""
         if isinstance(s, ir.SyncStatement):
             self._sync(step, s)
@@ -217,7 +217,7 @@ class _Replay:
             self.clocks.meet(step.warps)
         self.clocks.note(step.strands, step.place)
 
-    def _sync(self, step: Step, s: ir.SyncStatement) -> None:
+    def _sync(self, step: UnitStep, s: ir.SyncStatement) -> None:
         c, strands = self.clocks, step.strands
         match s:
             case ir.AsyncCommit():
@@ -252,7 +252,7 @@ class _Replay:
             case _:
                 raise TypeError(f"no order is known for {type(s).__name__}")
 
-    def _issue(self, step: Step, s: ir.Statement) -> None:
+    def _issue(self, step: UnitStep, s: ir.Statement) -> None:
         """A statement that is no sync starts work that completes later."""
         kind = step.group
         if step.delivers is not None:
@@ -264,7 +264,7 @@ class _Replay:
             message = f"`{statement_text(s)}` comes before any fence for its registers"
             self.faults.append(Fault("rule", message, s))
 
-    def _meet(self, step: Step, teams: list[Array], *, orders: bool) -> bool:
+    def _meet(self, step: UnitStep, teams: list[Array], *, orders: bool) -> bool:
         """All strands of each team wait for each other."""
         arrived = self.met.setdefault(step.point.at, set())
         mine = set(step.strands.tolist())
@@ -282,13 +282,13 @@ class _Replay:
 
     # --- semaphores -------------------------------------------------------------------------------
 
-    def _cells(self, step: Step) -> Iterator[tuple[int, int, int]]:
+    def _cells(self, step: UnitStep) -> Iterator[tuple[int, int, int]]:
         """The strands that are at semaphores, with the numbers of these and the values given."""
         p = step.point
         for k in step.mine.tolist():
             yield int(p.strands[k]), int(p.mbarriers[k]), int(p.parities[k])
 
-    def _take_turn(self, step: Step, s: ir.SemaphoreAcquire) -> bool:
+    def _take_turn(self, step: UnitStep, s: ir.SemaphoreAcquire) -> bool:
         """Wait for a value."""
         waits = list(self._cells(step))
         if not all(self.flags.is_at_least(cell, value) for _, cell, value in waits):
@@ -300,9 +300,9 @@ class _Replay:
 
     # --- barriers of several phases ---------------------------------------------------------------
 
-    def _barrier(self, which: Barrier, count: int) -> Phases:
+    def _barrier(self, which: Barrier, count: int) -> BarrierState:
         if which not in self.barriers:
-            self.barriers[which] = Phases(which, count, self.clocks)
+            self.barriers[which] = BarrierState(which, count, self.clocks)
         return self.barriers[which]
 
     def _start(self, at: int, strand: int, byte: int, count: int) -> None:
@@ -314,7 +314,9 @@ class _Replay:
             column = self.clocks.columns.barrier(("made", byte, life))
             self.clocks.learn_phase(strand, column, 1)
 
-    def _enter(self, b: Phases, strand: int, arrivals: int, nbytes: int, s: ir.Statement) -> None:
+    def _enter(
+        self, b: BarrierState, strand: int, arrivals: int, nbytes: int, s: ir.Statement
+    ) -> None:
         row = self.clocks.release_one(strand)
         is_relaxed = isinstance(s, ir.ClusterArrive) and s.relaxed
         if is_relaxed or not self.model.arrivals_release:
@@ -330,7 +332,7 @@ class _Replay:
             self.clocks.acquire(strand, latest.row)
 
     def _enter_all(
-        self, b: Phases, strands: Array, lanes: Array, nbytes: int, s: ir.SyncStatement
+        self, b: BarrierState, strands: Array, lanes: Array, nbytes: int, s: ir.SyncStatement
     ) -> None:
         """Arrivals of several strands, `nbytes` expected by each: at once where none of them can
         be early and all hand on what they did in memory."""
@@ -345,22 +347,22 @@ class _Replay:
             self._enter(b, strand, n, nbytes, s)
 
     def _at_named(
-        self, step: Step, s: ir.NamedSync | ir.BarrierArrive
-    ) -> list[tuple[Phases, Array, Array]]:
+        self, step: UnitStep, s: ir.NamedSync | ir.BarrierArrive
+    ) -> list[tuple[BarrierState, Array, Array]]:
         """The strands of a step with their lanes, by the barrier of their block."""
         strands, lanes = step.strands, step.point.lanes[step.mine]
         blocks = self.group.blocks[strands]
-        found: list[tuple[Phases, Array, Array]] = []
+        found: list[tuple[BarrierState, Array, Array]] = []
         for block in dict.fromkeys(blocks.tolist()):
             b, here = self._barrier(("named", s.barrier, block), s.nthreads), blocks == block
             found.append((b, strands[here], lanes[here]))
         return found
 
-    def _arrive_named(self, step: Step, s: ir.NamedSync | ir.BarrierArrive) -> None:
+    def _arrive_named(self, step: UnitStep, s: ir.NamedSync | ir.BarrierArrive) -> None:
         for b, strands, lanes in self._at_named(step, s):
             self._enter_all(b, strands, lanes, 0, s)
 
-    def _named_sync(self, unit: int, step: Step, s: ir.NamedSync) -> bool:
+    def _named_sync(self, unit: int, step: UnitStep, s: ir.NamedSync) -> bool:
         key = (unit, step.point.at)
         here = self._at_named(step, s)
         if key not in self.entered:
@@ -377,18 +379,18 @@ class _Replay:
         self.clocks.note(step.strands, step.place)
         return True
 
-    def _arrive_cluster(self, step: Step, s: ir.ClusterArrive) -> None:
+    def _arrive_cluster(self, step: UnitStep, s: ir.ClusterArrive) -> None:
         for strand, lanes in zip(step.strands.tolist(), step.point.lanes[step.mine], strict=True):
             self._enter(self._cluster_barrier(strand), strand, int(lanes), 0, s)
             self.arrivals[strand] = self.arrivals.get(strand, 0) + 1
 
-    def _cluster_barrier(self, strand: int) -> Phases:
+    def _cluster_barrier(self, strand: int) -> BarrierState:
         """The barrier of the cluster that a strand is in."""
         trace = self.group.trace
         number = int(self.group.blocks[strand]) // trace.cluster
         return self._barrier(cluster_barrier(number), trace.block_nthreads * trace.cluster)
 
-    def _wait_cluster(self, step: Step) -> bool:
+    def _wait_cluster(self, step: UnitStep) -> bool:
         """Wait for the phase that each strand arrived in last."""
         waits = [
             (strand, self._cluster_barrier(strand), self.arrivals.get(strand, 0))
@@ -403,7 +405,7 @@ class _Replay:
         self.clocks.note(step.strands, step.place)
         return True
 
-    def _arrive(self, step: Step, s: ir.MbarArrive | ir.MbarExpect, nbytes: int) -> None:
+    def _arrive(self, step: UnitStep, s: ir.MbarArrive | ir.MbarExpect, nbytes: int) -> None:
         for at in step.barriers:
             b = self.alive.get(at.byte)
             if b is None:
@@ -411,7 +413,7 @@ class _Replay:
             else:
                 self._enter_all(b, at.strands, at.lanes, nbytes, s)
 
-    def _deliver(self, step: Step, s: ir.Statement, nbytes: int) -> None:
+    def _deliver(self, step: UnitStep, s: ir.Statement, nbytes: int) -> None:
         for k in step.mine.tolist():
             b = self.alive.get(int(step.point.mbarriers[k]))
             if b is None:
@@ -423,8 +425,8 @@ class _Replay:
             if fault is not None:
                 self.faults.append(fault)
 
-    def _wait(self, step: Step) -> bool:
-        found: list[tuple[Phases, Array, Array]] = []
+    def _wait(self, step: UnitStep) -> bool:
+        found: list[tuple[BarrierState, Array, Array]] = []
         for at in step.barriers:
             b = self.alive.get(at.byte)
             if b is None:

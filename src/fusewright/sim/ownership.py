@@ -34,20 +34,20 @@ class Ledger:
     writer: Array
     reader: Array
     is_read: bool
-    by: dict[bool, Statements]
+    by: dict[bool, LastTouches]
 
 
 @dataclass(slots=True)
-class Statements:
+class LastTouches:
     """The statements that write (or read) a space, and, if several, which touched a cell last."""
 
     numbers: dict[ir.Statement, int]
     latest: Array
 
     @staticmethod
-    def of(statements: Sequence[ir.Statement], cells: int) -> Statements:
+    def of(statements: Sequence[ir.Statement], cells: int) -> LastTouches:
         several = len(statements) > 1
-        return Statements(
+        return LastTouches(
             {s: i for i, s in enumerate(statements)}, np.zeros(cells if several else 0, np.int32)
         )
 
@@ -62,7 +62,7 @@ class Statements:
 
 
 @dataclass(frozen=True, slots=True)
-class _Touch:
+class _CellTouch:
     """One access of a batch at one cell a thread: the cells, and 1 + the linear threads."""
 
     access: TracedAccess
@@ -95,8 +95,8 @@ class Ownership:
                 np.zeros(count if is_read else 0, np.int64),
                 is_read,
                 {
-                    True: Statements.of(memory.writers[space], count),
-                    False: Statements.of(reads, count),
+                    True: LastTouches.of(memory.writers[space], count),
+                    False: LastTouches.of(reads, count),
                 },
             )
 
@@ -124,13 +124,13 @@ class Ownership:
                 cells = (np.reshape(cells, -1)[:, None] + span).reshape(-1)
                 mine, per_thread = np.repeat(np.reshape(mine, -1), len(span)), 1
             for k in range(per_thread):
-                touch = _Touch(e, ledger, cells + k if k else cells, mine)
+                touch = _CellTouch(e, ledger, cells + k if k else cells, mine)
                 if self._enter_write(touch) if e.writes else self._enter_read(touch):
                     met.add(e.space)
                 ledger.by[e.writes].note(touch.cells, e.statement)
         return frozenset(met)
 
-    def _enter_write(self, t: _Touch) -> bool:
+    def _enter_write(self, t: _CellTouch) -> bool:
         met = self._meet(t, t.ledger.writer[t.cells], t.ledger.by[True])
         t.ledger.writer[t.cells] = t.mine
         met |= self._meet(t, t.ledger.writer[t.cells], None)
@@ -138,7 +138,7 @@ class Ownership:
             met |= self._meet(t, t.ledger.reader[t.cells], t.ledger.by[False])
         return met
 
-    def _enter_read(self, t: _Touch) -> bool:
+    def _enter_read(self, t: _CellTouch) -> bool:
         met = self._meet(t, t.ledger.writer[t.cells], t.ledger.by[True])
         seen = t.ledger.reader[t.cells]
         block = (t.mine - 1) // self.nthreads
@@ -167,7 +167,7 @@ class Ownership:
         single = (owner - 1) // self.nthreads
         return np.where(owner > 0, single, np.where(owner < _MANY_BLOCKS, -2 - owner, -1))
 
-    def _meet(self, t: _Touch, other: Array, by: Statements | None) -> bool:
+    def _meet(self, t: _CellTouch, other: Array, by: LastTouches | None) -> bool:
         """Report cells that another block touched, by a statement of `by` (None: by this one);
         True when threads of one block met."""
         where = (other != 0) & (other != t.mine)
@@ -185,7 +185,7 @@ class Ownership:
             self._report(t, cell, int(mine[i]), int(theirs[i]), statement, int(foreign.sum()))
         return met
 
-    def _commute(self, t: _Touch, cells: Array, by: Statements | None) -> Array:
+    def _commute(self, t: _CellTouch, cells: Array, by: LastTouches | None) -> Array:
         """At which cells this access and the one before combine by the copy engine, in one way."""
         mine = t.access.statement
         if not isinstance(mine, ir.BulkReduce | ir.BoxReduce):
@@ -200,7 +200,7 @@ class Ownership:
         return np.array(alike)[by.latest[cells]]
 
     def _report(
-        self, t: _Touch, cell: int, mine: int, theirs: int, earlier: ir.Statement, count: int
+        self, t: _CellTouch, cell: int, mine: int, theirs: int, earlier: ir.Statement, count: int
     ) -> None:
         buffer = t.access.buffer
         nbytes = t.ledger.cell_nbytes

@@ -46,7 +46,7 @@ class Waiter:
 
 
 @dataclass(slots=True)
-class Phases:
+class BarrierState:
     """One barrier: `count` arrivals a phase, of which `pending` are missing in the one under way,
     and `nbytes` that it still expects."""
 

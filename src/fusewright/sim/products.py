@@ -21,7 +21,7 @@ from fusewright.sim.accesses import elements_of, reach_of
 from fusewright.sim.boxes import value_at
 from fusewright.sim.compute import Array, Mask, Value, narrow
 from fusewright.sim.fragments import gathered, matrix_of, planes_of, scatter
-from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
+from fusewright.sim.frame import AnyStep, BatchFrame, Blocking, Run, Step, Wait
 from fusewright.sim.memory import Registers
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import Agent, SyncEvent, Trace, TracedAccess
@@ -51,7 +51,7 @@ class HeldMatrix:
         return planes_of(self.matrix)
 
 
-def _held(f: Frame, buffer: ir.Buffer, first: int, count: int) -> HeldMatrix:
+def _held(f: BatchFrame, buffer: ir.Buffer, first: int, count: int) -> HeldMatrix:
     registers: Registers = f.registers
     found = registers.held.get(buffer)
     if isinstance(found, HeldMatrix) and (found.first, found.matrix.shape[3]) == (first, 2 * count):
@@ -75,7 +75,7 @@ def _kept(sums: Array) -> Array:
     return (sums.astype(np.float32).view(np.uint32) & _SHORT_BITS).view(np.float32)
 
 
-class _Operand:
+class _SharedOperand:
     """An operand in shared memory: `extent` rows of m or n, 32 bytes of each row of k."""
 
     def __init__(self, s: ir.Mma, m: ir.Matrix, extent: int, run: Run) -> None:
@@ -89,7 +89,7 @@ class _Operand:
         self._known: dict[int, Array] = {}
         self._runs: dict[tuple[int, int, int], tuple[Array, int]] = {}
 
-    def start(self, f: Frame, row: int, thread: int) -> int:
+    def start(self, f: BatchFrame, row: int, thread: int) -> int:
         """The byte in the shared memory of a block where it begins, before the exchange."""
         return self.place.offset + value_at(self.at(f.values), row, thread) * self.itemsize
 
@@ -98,7 +98,7 @@ class _Operand:
             self._known[start] = exchanged(start + self._offsets, self.descriptor.swizzle)
         return self._known[start]
 
-    def values(self, f: Frame, start: int, rows: Array, rank: int) -> Array | None:
+    def values(self, f: BatchFrame, start: int, rows: Array, rank: int) -> Array | None:
         """The elements of some rows of the batch, of the block `rank` of each, as float32; None,
         and a finding, where it leaves its buffer."""
         at = self._bytes(start)
@@ -133,7 +133,7 @@ class _Operand:
         return self._runs[key]
 
     def record(
-        self, f: Frame, start: int, warps: Mask, rows: range, issue: int, behind: Value = 0
+        self, f: BatchFrame, start: int, warps: Mask, rows: range, issue: int, behind: Value = 0
     ) -> None:
         """Record that some warps read some rows, each of their threads `behind` bytes further."""
         runs, nbytes = self.runs(start, rows.start, rows.stop)
@@ -146,7 +146,7 @@ class _Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _WarpgroupRows:
     """Rows of the batch in which one warpgroup, from thread `first` on, reads the same bytes."""
 
     first: int
@@ -155,13 +155,13 @@ class _Part:
     b: int
 
 
-class _Product:
+class _ReadyProduct:
     """A product made ready to run."""
 
     def __init__(self, s: ir.Mma, run: Run) -> None:
         self.s = s
-        self.a = _Operand(s, s.a, MMA_ROWS, run) if isinstance(s.a, ir.Matrix) else None
-        self.b = _Operand(s, s.b, s.n, run)
+        self.a = _SharedOperand(s, s.a, MMA_ROWS, run) if isinstance(s.a, ir.Matrix) else None
+        self.b = _SharedOperand(s, s.b, s.n, run)
         self.holds = run.scope.condition(s.accumulate)
         self.first = run.scope.expression(s.dst.index)
         self.a_first = None if self.a else run.scope.expression(s.a.index)
@@ -172,7 +172,7 @@ class _Product:
             if (cells := self.tracked.cells(u.reg.buffer, u.reg.index, u.width)) is not None
         ]
 
-    def _parts(self, f: Frame) -> Iterator[_Part]:
+    def _parts(self, f: BatchFrame) -> Iterator[_WarpgroupRows]:
         active = f.active(f.mask)
         for first in _warpgroups(f.trace):
             found: dict[tuple[int, int], list[int]] = {}
@@ -180,9 +180,9 @@ class _Product:
                 a = 0 if self.a is None else self.a.start(f, row, first)
                 found.setdefault((a, self.b.start(f, row, first)), []).append(row)
             for (a, b), rows in found.items():
-                yield _Part(first, np.array(rows), a, b)
+                yield _WarpgroupRows(first, np.array(rows), a, b)
 
-    def step(self, f: Frame) -> None:
+    def step(self, f: BatchFrame) -> None:
         f.diverged(self.s, WARPGROUP_SIZE)
         issue = f.record(SyncEvent(self.s, f.mask))
         first = f.element(self.s, self.s.dst.buffer, self.first, f.mask, self.s.n // 2)
@@ -197,7 +197,7 @@ class _Product:
                 f, self.s, buffer, cells, f.mask, writes=writes, agent=_IN_REGISTERS, issue=issue
             )
 
-    def _fragment(self, f: Frame) -> Array:
+    def _fragment(self, f: BatchFrame) -> Array:
         assert isinstance(self.s.a, ir.Reg) and self.a_first is not None
         first = f.element(self.s, self.s.a.buffer, self.a_first, f.mask, FRAGMENT)
         shape = (f.nblocks, f.nthreads)
@@ -209,7 +209,12 @@ class _Product:
         return matrix_of(planes).astype(np.float32)
 
     def _multiply(
-        self, f: Frame, p: _Part, held: HeldMatrix, fragment: Array | None, accumulate: object
+        self,
+        f: BatchFrame,
+        p: _WarpgroupRows,
+        held: HeldMatrix,
+        fragment: Array | None,
+        accumulate: object,
     ) -> None:
         warps = slice(p.first // WARP_SIZE, p.first // WARP_SIZE + _WARPS)
         rank = p.first // f.trace.block_nthreads
@@ -234,7 +239,7 @@ class _Product:
             unknown = np.broadcast_to(held.unknown, fresh.shape) & ~fresh
             held.unknown = unknown if unknown.any() else None
 
-    def _record(self, f: Frame, p: _Part, issue: int) -> None:
+    def _record(self, f: BatchFrame, p: _WarpgroupRows, issue: int) -> None:
         """A warp reads its own rows of `a`, and all of `b`; its first lane stands for it."""
         every = np.arange(p.first, p.first + WARPGROUP_SIZE, WARP_SIZE)
         block = p.first // f.trace.block_nthreads * f.trace.shared_nbytes
@@ -259,7 +264,7 @@ def _warpgroups(trace: Trace) -> Iterator[int]:
             yield block + first
 
 
-def _lanes(f: Frame, rows: Array, threads: Array) -> Array:
+def _lanes(f: BatchFrame, rows: Array, threads: Array) -> Array:
     """The mask of some threads in some rows of the batch."""
     whole = len(rows) == f.nblocks
     mask = np.zeros((1 if whole else f.nblocks, f.nthreads), bool)
@@ -268,11 +273,11 @@ def _lanes(f: Frame, rows: Array, threads: Array) -> Array:
 
 
 def _mma(s: ir.Mma, run: Run) -> Step:
-    return _Product(s, run).step
+    return _ReadyProduct(s, run).step
 
 
 def _meet(s: ir.MmaFence, run: Run) -> Step:
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.diverged(s, WARPGROUP_SIZE)
         f.record(SyncEvent(s, f.mask))
 
@@ -286,7 +291,7 @@ def _warp_mma(s: ir.WarpMma, run: Run) -> Step:
     operands = [(r, n) for r, n in zip((s.dst, s.a, s.b), WARP_MMA_REGISTERS, strict=True)]
     ats = [run.scope.expression(r.index) for r, _ in operands]
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.diverged(s, WARP_SIZE)
         shape = (f.nblocks, f.nthreads)
         found: list[Array] = []
@@ -328,7 +333,7 @@ def _matrices(s: ir.LdMatrix | ir.StMatrix, run: Run) -> Step:
 
     steps = list(moves())
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.diverged(s, WARP_SIZE)
         mask, some = narrow(f.mask, naming)
         if not some:
@@ -362,7 +367,7 @@ def _set_max_registers(s: ir.SetMaxRegisters, run: Run) -> Blocking:
     model, kernel = run.execution.model, run.execution.kernel
     pool = launch_registers(kernel.nthreads, kernel.min_blocks) * kernel.nthreads
 
-    def wait(f: Frame) -> Wait:
+    def wait(f: BatchFrame) -> Wait:
         f.diverged(s, WARPGROUP_SIZE)
         blocks = f.active(f.mask).reshape(f.nblocks, f.trace.row_blocks, -1)
         mine = blocks[:, :, ::WARPGROUP_SIZE]

@@ -26,7 +26,7 @@ _BLOCKING = (
 
 
 @dataclass(frozen=True, slots=True)
-class SyncPoint:
+class SyncArrival:
     """One sync event of a block: its place among the events, and the strands that take part, with
     the number of their lanes that do, their mbarriers and parities."""
 
@@ -51,12 +51,12 @@ class AtBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UnitStep:
     """A point as one unit comes to it: the unit's strands, their places in `point`, which of them
     make one warp, and which name one mbarrier. Of the statement whether warps execute it in step,
     the kind of groups that it is part of, and the bytes that it brings an mbarrier."""
 
-    point: SyncPoint
+    point: SyncArrival
     place: float
     mine: Array
     strands: Array
@@ -80,9 +80,9 @@ class Replayable:
     warps: Array
     blocks: Array
     sizes: Array
-    points: list[SyncPoint]
+    points: list[SyncArrival]
     units: list[Array]
-    steps: list[list[Step]]
+    steps: list[list[UnitStep]]
     columns: Columns
     has_proxy: bool
     conflicts: list[Conflicts] = field(default_factory=list[Conflicts])
@@ -99,7 +99,7 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
     first_thread = np.array([int(np.argmax(strands == s)) for s in range(nstrands)])
     rows = np.array([row])
     n, t = trace.nblocks, trace.nthreads
-    points: list[SyncPoint] = []
+    points: list[SyncArrival] = []
     for i, e in enumerate(trace.events):
         if not isinstance(e, SyncEvent):
             continue
@@ -114,7 +114,7 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
                 for v in (e.mbarrier, e.parity)
             )
             points.append(
-                SyncPoint(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
+                SyncArrival(i, e.above, e.below, e.statement, who, lanes[who], named, parity)
             )
     statements = tuple(dict.fromkeys(e.statement for e in trace.events))
     groups = (s.kind if isinstance(s, ir.AsyncWait) else s.group() for s in statements)
@@ -143,7 +143,7 @@ def replayable(trace: Trace, row: int, strands: Array, model: Model) -> Replayab
     )
 
 
-def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
+def _units(points: Sequence[SyncArrival], nstrands: int) -> list[Array]:
     """Strands that block at the same events and on the same mbarriers."""
     blocks: list[list[tuple[int, int]]] = [[] for _ in range(nstrands)]
     for p in points:
@@ -156,10 +156,12 @@ def _units(points: Sequence[SyncPoint], nstrands: int) -> list[Array]:
     return [np.array(g) for g in groups.values()]
 
 
-def _steps(points: Sequence[SyncPoint], units: Sequence[Array], warps: Array) -> list[list[Step]]:
+def _steps(
+    points: Sequence[SyncArrival], units: Sequence[Array], warps: Array
+) -> list[list[UnitStep]]:
     """By unit the points at which some of its strands take part; `warps` is the warp of each
     strand."""
-    found: list[list[Step]] = [[] for _ in units]
+    found: list[list[UnitStep]] = [[] for _ in units]
     unit_of = np.zeros(len(warps), np.int64)
     for k, unit in enumerate(units):
         unit_of[unit] = k
@@ -175,12 +177,12 @@ def _steps(points: Sequence[SyncPoint], units: Sequence[Array], warps: Array) ->
             if key not in teams:
                 teams[key] = Teams.of(strands, warps[strands])
             places, nbytes = ((), None) if use is None else (_places(p, mine), use.nbytes)
-            step = Step(p, p.at, mine, strands, teams[key], places, is_in_step, group, nbytes)
+            step = UnitStep(p, p.at, mine, strands, teams[key], places, is_in_step, group, nbytes)
             found[k].append(step)
     return found
 
 
-def _places(p: SyncPoint, mine: Array) -> tuple[AtBarrier, ...]:
+def _places(p: SyncArrival, mine: Array) -> tuple[AtBarrier, ...]:
     """The strands of a unit by the mbarrier that they name, and by parity."""
     groups: dict[tuple[int, int], list[int]] = {}
     for k in mine.tolist():
@@ -191,7 +193,7 @@ def _places(p: SyncPoint, mine: Array) -> tuple[AtBarrier, ...]:
     )
 
 
-def _barriers(points: Sequence[SyncPoint], blocks: Array, cluster: int) -> list[Barrier]:
+def _barriers(points: Sequence[SyncArrival], blocks: Array, cluster: int) -> list[Barrier]:
     """Each named barrier of each block and each life of an mbarrier, in a cluster also its making,
     and the barriers of clusters of so many blocks."""
     found: dict[Barrier, None] = {}

@@ -10,7 +10,7 @@ import numpy as np
 from fusewright.kir import ir
 from fusewright.sim.asynchrony import issued_by
 from fusewright.sim.compute import Array, ExprFn, Mask
-from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step, Wait
+from fusewright.sim.frame import AnyStep, BatchFrame, Blocking, Run, Step, Wait
 from fusewright.sim.report import statement_text
 from fusewright.sim.trace import SyncEvent
 
@@ -26,7 +26,7 @@ class _Cell:
         self.place = run.execution.memory.places[s.semaphore]
         self.index = run.scope.expression(s.index)
 
-    def find(self, f: Frame, mask: Mask) -> tuple[Array, Array] | None:
+    def find(self, f: BatchFrame, mask: Mask) -> tuple[Array, Array] | None:
         """The element of each thread of a mask, one in each block of a cluster, and for all threads
         its number among the semaphores of the blocks that run together; None, with a finding, for
         one that is outside."""
@@ -45,13 +45,13 @@ class _Cell:
         return at, _of_threads([known.setdefault(k, len(known)) for k in keys], f, mask)
 
 
-def _of_issuers(expression: ExprFn, f: Frame, mask: Mask) -> Array:
+def _of_issuers(expression: ExprFn, f: BatchFrame, mask: Mask) -> Array:
     """The values of an expression in the threads of a mask."""
     chosen = f.active(mask)
     return np.broadcast_to(np.asarray(expression(f.values)), chosen.shape)[chosen]
 
 
-def _of_threads(values: Sequence[int] | Array, f: Frame, mask: Mask) -> Array:
+def _of_threads(values: Sequence[int] | Array, f: BatchFrame, mask: Mask) -> Array:
     """The values of the threads of a mask among those of all threads."""
     chosen = f.active(mask)
     found = np.zeros(chosen.shape, np.int64)
@@ -62,7 +62,7 @@ def _of_threads(values: Sequence[int] | Array, f: Frame, mask: Mask) -> Array:
 def _acquire(s: ir.SemaphoreAcquire, run: Run) -> Blocking:
     cell, value = _Cell(s, run), run.scope.expression(s.value)
 
-    def wait(f: Frame) -> Wait:
+    def wait(f: BatchFrame) -> Wait:
         mask, some = issued_by(f, s.issuer)
         found = cell.find(f, mask) if some else None
         if found is None:
@@ -78,7 +78,7 @@ def _acquire(s: ir.SemaphoreAcquire, run: Run) -> Blocking:
 def _release(s: ir.SemaphoreRelease, run: Run) -> Step:
     cell, value = _Cell(s, run), run.scope.expression(s.value)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = issued_by(f, s.issuer)
         found = cell.find(f, mask) if some else None
         if found is not None:
@@ -92,7 +92,7 @@ def _release(s: ir.SemaphoreRelease, run: Run) -> Step:
 def _count(s: ir.SemaphoreArrive | ir.SemaphoreLeave, run: Run) -> Step:
     cell, period = _Cell(s, run), run.scope.expression(s.period)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = issued_by(f, s.issuer)
         found = cell.find(f, mask) if some else None
         if found is not None:

@@ -14,7 +14,7 @@ from fusewright.kir import ir
 from fusewright.sim.accesses import compile_alloc, compile_load, compile_store
 from fusewright.sim.asynchrony import ASYNCHRONOUS
 from fusewright.sim.compute import Array, Mask, Value, narrow
-from fusewright.sim.frame import AnyStep, Blocking, Frame, Run, Step
+from fusewright.sim.frame import AnyStep, BatchFrame, Blocking, Run, Step
 from fusewright.sim.memory import as_scalar
 from fusewright.sim.products import PRODUCTS
 from fusewright.sim.report import statement_text
@@ -23,7 +23,7 @@ from fusewright.sim.trace import SyncEvent
 from fusewright.sim.tracked import follow_registers
 from fusewright.target import WARP_SIZE
 
-OperandFn: TypeAlias = "Callable[[Frame, Mask], tuple[Array, Mask]]"
+OperandFn: TypeAlias = "Callable[[BatchFrame, Mask], tuple[Array, Mask]]"
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def _compute(s: ir.Compute, run: Run) -> Step:
     dtype = s.dst.buffer.dtype.numpy
     apply = _function(s, dtype)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         for r in refresh:
             r(f)
         mask, some = narrow(f.mask, holds(f.values))
@@ -122,7 +122,7 @@ def _check_index(s: ir.CheckIndex, run: Run) -> Step:
     holds, extent = run.scope.condition(s.predicate), run.scope.expression(s.extent)
     inside, index = _operand(s.inside, s, run), _operand(s.index, s, run)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         for r in refresh:
             r(f)
         mask, some = narrow(f.mask, holds(f.values))
@@ -149,7 +149,7 @@ def _shuffle(s: ir.Shuffle, run: Run) -> Step:
     source = _operand(s.src, s, run)
     at = run.scope.expression(s.dst.index)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         for r in refresh:
             r(f)
         f.diverged(s, WARP_SIZE)
@@ -165,7 +165,7 @@ def _shuffle(s: ir.Shuffle, run: Run) -> Step:
     return step
 
 
-def _source_threads(s: ir.Shuffle, amount: Value, f: Frame) -> Array:
+def _source_threads(s: ir.Shuffle, amount: Value, f: BatchFrame) -> Array:
     """The thread each thread reads from; itself when that lies outside its part of the warp."""
     size = f.trace.block_nthreads
     thread = np.arange(f.nthreads)[None, :]
@@ -195,7 +195,7 @@ def _source_threads(s: ir.Shuffle, amount: Value, f: Frame) -> Array:
     return target
 
 
-def _permute(value: Array, lanes: Array, f: Frame) -> Array:
+def _permute(value: Array, lanes: Array, f: BatchFrame) -> Array:
     if value.shape[1] == 1:
         return value
     if lanes.shape[0] == 1:
@@ -227,13 +227,13 @@ def _thread_reduce(s: ir.ThreadReduce, run: Run) -> Step:
     identity = as_scalar(s.identity.value, s.src.buffer.dtype)
     dtype = s.src.buffer.dtype.numpy
 
-    def over(values: Array, by: np.ufunc, f: Frame, as_type: np.dtype[Any]) -> Array:
+    def over(values: Array, by: np.ufunc, f: BatchFrame, as_type: np.dtype[Any]) -> Array:
         full = np.broadcast_to(values, (values.shape[0], f.nthreads))
         shaped = full.reshape(-1, *reversed(run.block_shape))
         result = by.reduce(shaped, axis=axes, keepdims=True, dtype=as_type)
         return np.broadcast_to(result, shaped.shape).reshape(-1, f.nthreads)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.diverged(s, None if "cx" in s.dims else f.trace.block_nthreads)
         value, unknown = source(f, f.mask)
         if f.mask is not None:
@@ -256,7 +256,7 @@ def _thread_scan(s: ir.ThreadScan, run: Run) -> Step:
     to, carry = run.scope.expression(s.dst.index), run.scope.expression(s.carry.index)
     identity = as_scalar(s.identity.value, s.src.buffer.dtype)
 
-    def prefixes(values: Array, by: np.ufunc, first: object, f: Frame) -> tuple[Array, Array]:
+    def prefixes(values: Array, by: np.ufunc, first: object, f: BatchFrame) -> tuple[Array, Array]:
         """Over the threads before each one, and over all along the dimension."""
         full = np.broadcast_to(values, (values.shape[0], f.nthreads))
         shaped = full.reshape(-1, *reversed(run.block_shape))
@@ -268,7 +268,7 @@ def _thread_scan(s: ir.ThreadScan, run: Run) -> Step:
         total = np.broadcast_to(sums.take([-1], axis), shaped.shape)
         return before.reshape(-1, f.nthreads), total.reshape(-1, f.nthreads)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.diverged(s, f.trace.block_nthreads)
         value, unknown = source(f, f.mask)
         start, also = carried(f, f.mask)
@@ -303,7 +303,7 @@ def _sync(s: ir.SyncStatement, run: Run) -> Step:
         case _:
             raise InternalError(f"{type(s).__name__} is entered in MEANINGS as a sync, and is none")
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         f.diverged(s, group)
         f.record(SyncEvent(s, f.mask))
 
@@ -331,7 +331,7 @@ MEANINGS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
 
 
 def _both(first: Step, second: Step) -> Step:
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         first(f)
         second(f)
 
@@ -352,7 +352,7 @@ def compile_statement(s: ir.Statement, run: Run) -> AnyStep:
     if follow is not None:
         inner = _both(follow, inner)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         totals["statements"] += f.nblocks
         inner(f)
 

@@ -14,7 +14,7 @@ from fusewright.core.expr import Expr, constant_value
 from fusewright.kir import ir
 from fusewright.kir.traverse import own_registers, walk_statements
 from fusewright.sim.compute import Mask, narrow
-from fusewright.sim.frame import Frame, Run, Step
+from fusewright.sim.frame import BatchFrame, Run, Step
 from fusewright.sim.trace import GENERIC, REGISTERS, Agent, TracedAccess
 
 
@@ -49,7 +49,7 @@ class TrackedRegisters:
 
     def record(
         self,
-        f: Frame,
+        f: BatchFrame,
         s: ir.Statement,
         buffer: ir.Buffer,
         cells: tuple[int, int],
@@ -93,7 +93,7 @@ def follow_registers(s: ir.Statement, run: Run) -> Step | None:
     predicate = getattr(s, "predicate", None)
     holds = None if predicate is None else run.scope.condition(predicate)
 
-    def step(f: Frame) -> None:
+    def step(f: BatchFrame) -> None:
         mask, some = (f.mask, True) if holds is None else narrow(f.mask, holds(f.values))
         if not some:
             return

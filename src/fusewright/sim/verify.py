@@ -36,7 +36,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class ReplayReport:
     """`necessary`: syncs some case needs, in program order; `redundant`: those none needs, with
     all earlier redundant ones gone; `missing`: findings with every sync in place; `witnesses`: for
     each necessary sync, what goes wrong without it; `seconds`: time taken; `model`: the rules."""
@@ -104,7 +104,7 @@ def verify_kernel(
     blocks: Blocks = "sample",
     seed: int = 0,
     model: Model = MODEL,
-) -> VerifyReport:
+) -> ReplayReport:
     """Run every case once, then replay without each sync.
 
     A sync is necessary when its removal, on top of those already found redundant, leaves a
@@ -133,7 +133,7 @@ def verify_kernel(
     necessary.sort(key=order.__getitem__)
     redundant.sort(key=order.__getitem__)
     seconds = time.perf_counter() - start
-    return VerifyReport(necessary, redundant, missing, witnesses, seconds, model)
+    return ReplayReport(necessary, redundant, missing, witnesses, seconds, model)
 
 
 def _without(gone: Sequence[ir.SyncStatement], more: Sequence[ir.SyncStatement]) -> Change:

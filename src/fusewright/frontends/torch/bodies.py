@@ -16,7 +16,7 @@ FuseGraph = Callable[[Any, str], "tuple[Any, GraphReport]"]
 """A graph and its name to the graph with its regions fused, which takes a list, and a report."""
 
 
-class Body(torch.nn.Module):
+class FusedBody(torch.nn.Module):
     """A graph with its regions fused, called as the graph is."""
 
     def __init__(self, fused: Any) -> None:
@@ -36,7 +36,7 @@ def fuse_bodies(module: Any, name: str, fuse: FuseGraph) -> tuple[GraphReport, .
         body = getattr(module, target)
         fused, report = fuse(body, f"{name}, {target}")
         if report.regions or report.bodies:
-            setattr(module, target, Body(fused))
+            setattr(module, target, FusedBody(fused))
         reports.append(report)
     return tuple(reports)
 

@@ -26,7 +26,7 @@ from fusewright.frontends.torch.plain_scatters import plain_scatters
 from fusewright.frontends.torch.plain_strides import plain_strides
 from fusewright.frontends.torch.plain_writes import plain_writes
 from fusewright.frontends.torch.recording import Recordings, Run, boxed, forget
-from fusewright.frontends.torch.region import Part, Region, Ways
+from fusewright.frontends.torch.region import FallbackCalls, FusedRegion, GraphPart
 from fusewright.frontends.torch.report import GraphReport
 from fusewright.frontends.torch.reproducer import how_again
 from fusewright.frontends.torch.rewrite import parts_of, rewrite
@@ -152,11 +152,11 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     arguments, and what was fused."""
     parts, found = parts_to_fuse(module, options)
     bodies = fuse_bodies(module, name, lambda body, called: _fused(body, options, called, shared))
-    regions: dict[str, Region] = {}
-    own: dict[Hashable, Ways] = {}
+    regions: dict[str, FusedRegion] = {}
+    own: dict[Hashable, FallbackCalls] = {}
 
-    def call(part: Part) -> Region:
-        regions[part.name] = Region(part, shared.ways(part, options, own))
+    def call(part: GraphPart) -> FusedRegion:
+        regions[part.name] = FusedRegion(part, shared.ways(part, options, own))
         return regions[part.name]
 
     fused = rewrite(module, parts, call)
@@ -167,7 +167,7 @@ def _fused(module: Any, options: Options, name: str, shared: Shared) -> tuple[An
     return fused, GraphReport(name, tuple(regions.values()), found.reasons, bodies=bodies)
 
 
-def parts_to_fuse(module: Any, options: Options) -> tuple[list[Part], GraphPartition]:
+def parts_to_fuse(module: Any, options: Options) -> tuple[list[GraphPart], GraphPartition]:
     """The parts of an aten graph module that become regions, in order, and how it was cut. The
     module is rewritten to the operators that regions take."""
     take_control_flow(module, options)

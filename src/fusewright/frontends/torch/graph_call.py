@@ -10,8 +10,8 @@ from typing import Any
 
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.lying import Observer, moves_memory
-from fusewright.frontends.torch.region import Region
-from fusewright.frontends.torch.written import Written, written
+from fusewright.frontends.torch.region import FusedRegion
+from fusewright.frontends.torch.written import WrittenGraph, written
 from fusewright.runtime.device import adopt
 from fusewright.runtime.torch_calls import torch_api
 
@@ -32,12 +32,12 @@ class GraphCall:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self._regions = [n.target for n in module.graph.nodes if isinstance(n.target, Region)]
+        self._regions = [n.target for n in module.graph.nodes if isinstance(n.target, FusedRegion)]
         self._observer: Observer | None = None
         self._bound: Sequence[Any] = ()
         self._threads = threading.local()
         self._left = MAX_TEXTS
-        self.written: Written | None = None
+        self.written: WrittenGraph | None = None
         """The function; None where there is none yet, or no region that it could launch."""
         can_move = moves_memory(module.graph)
         self.run: Callable[[list[Any]], Any] = module.forward if can_move else self.plain
@@ -82,7 +82,7 @@ class GraphCall:
             self._threads.ready = True
             self.run = self.written.call
 
-    def _after(self, region: Region) -> Callable[..., Sequence[Any]]:
+    def _after(self, region: FusedRegion) -> Callable[..., Sequence[Any]]:
         """What computes a call of a region whose kernels failed. Where they are given up, the
         function is written without them, or with the region's next ones."""
 

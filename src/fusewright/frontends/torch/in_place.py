@@ -27,7 +27,7 @@ from fusewright.frontends.torch.calls import (
 from fusewright.frontends.torch.layouts import axis_order, dense_strides
 from fusewright.frontends.torch.library import aten, fx
 from fusewright.frontends.torch.plain_writes import SCATTERS, write_parts
-from fusewright.frontends.torch.region import Part
+from fusewright.frontends.torch.region import GraphPart
 from fusewright.frontends.torch.table import ELEMENTWISE
 
 _COPY = aten.copy_.default
@@ -119,7 +119,7 @@ def write_results(graph: Any) -> None:
             graph.erase_node(made)
 
 
-def _is_read_by_many(target: Any, part: Part, result: int, at: int) -> bool:
+def _is_read_by_many(target: Any, part: GraphPart, result: int, at: int) -> bool:
     """Whether many threads would read an element of an argument that one of them would write: it is
     repeated over the elements of a larger value, as the count of an optimiser's steps is, or joined
     with the sum of a row, which all threads of the row have, as running statistics are. To ask the

@@ -15,7 +15,7 @@ from typing import Any, cast
 from fusewright.frontends.torch.calls import is_getitem, is_view, whole
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.plain_strides import is_dense
-from fusewright.frontends.torch.region import Region
+from fusewright.frontends.torch.region import FusedRegion
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Lying:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ViewPlace:
     """A view by the tensor whose memory it shows, and the elements between their starts."""
 
     root: Any
@@ -91,7 +91,7 @@ class Observer(fx.Interpreter):  # type: ignore[name-defined, misc]
 
 def places_of(
     graph: Any, found: Mapping[Any, Lying], reads_addresses: Callable[[Any], bool]
-) -> dict[Any, Place]:
+) -> dict[Any, ViewPlace]:
     """The views that need no call of torch, each by its root.
 
     checks:   sizes and strides of a view and its root are plain numbers, and were as torch said
@@ -101,7 +101,7 @@ def places_of(
               write to it through another tensor, which torch counts for all views together
     """
     nodes = list(graph.nodes)
-    places: dict[Any, Place] = {}
+    places: dict[Any, ViewPlace] = {}
     for n in nodes:
         if is_view(n) and (place := _place(n, found)) is not None:
             places[n] = place
@@ -112,18 +112,18 @@ def places_of(
             return whole(n) in returned
         return u in kept or reads_addresses(u) or is_plain(u)
 
-    kept: dict[Any, Place] = {}
+    kept: dict[Any, ViewPlace] = {}
     for n in reversed(nodes):
         if is_view(n) and isinstance(n.meta.get("val"), list | tuple):
             if all(u in kept for u in n.users):
-                kept[n] = Place(whole(n), (), (), 0, 0)  # only its elements are shown
+                kept[n] = ViewPlace(whole(n), (), (), 0, 0)  # only its elements are shown
         elif n in places and all(fits(n, u) for u in n.users):
             kept[n] = places[n]
     return {n: kept[n] for n in nodes if n in kept}
 
 
 def made_as_views(
-    places: Mapping[Any, Place],
+    places: Mapping[Any, ViewPlace],
     results: Mapping[Any, tuple[Sequence[int], Sequence[int]]],
     reads_addresses: Callable[[Any], bool],
 ) -> dict[Any, Any]:
@@ -149,10 +149,10 @@ def made_as_views(
 
 
 def rooted_in(
-    places: Mapping[Any, Place],
+    places: Mapping[Any, ViewPlace],
     views: Mapping[Any, Any],
     results: Mapping[Any, tuple[Sequence[int], Sequence[int]]],
-) -> dict[Any, Place]:
+) -> dict[Any, ViewPlace]:
     """The places where results are made as `views` of them: each result is then a view of that one,
     as all other views of it are."""
     made = set(views.values())
@@ -161,7 +161,7 @@ def rooted_in(
     }
     for r, view in views.items():
         shape, strides = results[r]
-        out[r] = Place(view, tuple(shape), tuple(strides), 0, 0)
+        out[r] = ViewPlace(view, tuple(shape), tuple(strides), 0, 0)
     return out
 
 
@@ -183,10 +183,10 @@ def _nodes(value: Any) -> list[Any]:
 def _is_new(node: Any) -> bool:
     """Whether a node's tensor has memory of its own."""
     source = node.args[0] if is_getitem(node) else node
-    return isinstance(source.target, Region) or is_plain(source)
+    return isinstance(source.target, FusedRegion) or is_plain(source)
 
 
-def _place(view: Any, found: Mapping[Any, Lying]) -> Place | None:
+def _place(view: Any, found: Mapping[Any, Lying]) -> ViewPlace | None:
     root = whole(view)
     if not (_is_known(root, found) and _is_known(view, found)):
         return None
@@ -194,7 +194,7 @@ def _place(view: Any, found: Mapping[Any, Lying]) -> Place | None:
     if x.memory != base.memory or x.dtype is not base.dtype:
         return None
     distance = x.offset - base.offset
-    return Place(root, x.shape, x.strides, distance, distance * x.dtype.itemsize)
+    return ViewPlace(root, x.shape, x.strides, distance, distance * x.dtype.itemsize)
 
 
 def _is_known(node: Any, found: Mapping[Any, Lying]) -> bool:

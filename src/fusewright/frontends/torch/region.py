@@ -12,7 +12,7 @@ from typing import Any
 
 from fusewright.driver import Kernels
 from fusewright.dtypes import dtype_of
-from fusewright.frontends.bound import Alike, Call
+from fusewright.frontends.bound import Alike, TensorCall
 from fusewright.frontends.fuse import Fused
 from fusewright.frontends.stored_programs import Wanted
 from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
@@ -38,7 +38,7 @@ Way = Callable[..., list[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class GraphPart:
     """Nodes of a graph that are computed together, what they read, and which results others read.
     `nodes`: what the results are made of, operands before users, constants that are made here for
     this part alone among them. `owned` are made nowhere else; views of results are among them.
@@ -94,11 +94,11 @@ class Part:
         return fx.GraphModule(module, graph)
 
 
-class Ways:
+class FallbackCalls:
     """Callables that compute parts of one structure, best first; the last one is torch's, which
     runs the nodes one by one. `failures` says what became of those that are gone."""
 
-    def __init__(self, part: Part, options: Options, kernels: Kernels) -> None:
+    def __init__(self, part: GraphPart, options: Options, kernels: Kernels) -> None:
         self.failures: list[str] = []
         self._part = part
         self._options = options
@@ -188,13 +188,13 @@ def _described(value: Any, k: int) -> Any:
     return ArrayInfo("torch", where, shape, dtype_of(value.dtype), strides, k << 44, value)
 
 
-class Region:
+class FusedRegion:
     """Called with tensors and integers in the order of the part's inputs. Whatever goes wrong on
     the way to a result is logged with a file that shows it again, and torch computes the region
     from then on; what torch raises is the caller's. `targets`: the arguments that results are
     written to, by the result's number."""
 
-    def __init__(self, part: Part, ways: Ways) -> None:
+    def __init__(self, part: GraphPart, ways: FallbackCalls) -> None:
         self.part = part
         self.__name__ = self.__qualname__ = part.name
         self._ways = ways
@@ -203,7 +203,7 @@ class Region:
         }
         """The strides of results that differ from what the kernels make, in axes of size 1."""
         self._alike: Alike | None = None
-        self.bound: Call | None = None
+        self.bound: TensorCall | None = None
         """What calls are bound to: nothing else happens in those that go to the kernels directly,
         but for `strides` of results."""
         self._bound_way: Any = None
@@ -310,18 +310,18 @@ class Region:
         return way.fused if isinstance(way, _Symbolic) else way if others else None
 
 
-def has_fixed_types(part: Part) -> bool:
+def has_fixed_types(part: GraphPart) -> bool:
     """Whether all calls of a part are on tensors of the same types."""
     tensors = part.tensors
     return not part.integers and not any(symbolic_axes(n.meta["val"]) for n in tensors)
 
 
-def is_on_host(part: Part) -> bool:
+def is_on_host(part: GraphPart) -> bool:
     """Whether the tensors of a part are host memory, which no kernel reads."""
     return part.tensors[0].meta["val"].device.type == "cpu"
 
 
-def _ways(part: Part, options: Options, kernels: Kernels) -> list[Any]:
+def _ways(part: GraphPart, options: Options, kernels: Kernels) -> list[Any]:
     """Ways to compute a part without torch, best first."""
     ways: list[Any] = []
     on_host = is_on_host(part)
@@ -336,7 +336,7 @@ def _ways(part: Part, options: Options, kernels: Kernels) -> list[Any]:
 
 
 def _by_size(
-    part: Part, options: Options, kernels: Kernels, *, on_host: bool
+    part: GraphPart, options: Options, kernels: Kernels, *, on_host: bool
 ) -> Fused | OracleCall:
     """A program per size; integers are part of what it is made for."""
     by_oracle = on_host and options.cpu == "oracle"
@@ -356,7 +356,7 @@ class _Symbolic:
 
     label = "symbolic sizes"
 
-    def __init__(self, part: Part, options: Options, kernels: Kernels) -> None:
+    def __init__(self, part: GraphPart, options: Options, kernels: Kernels) -> None:
         """Raises ValueError where an integer follows from no tensor's sizes and is no argument."""
         tensors = part.tensors
         sizes = Sizes(tensors, part.integers)
@@ -388,7 +388,7 @@ class _Symbolic:
 
 def _fused(
     traced: Way,
-    part: Part,
+    part: GraphPart,
     options: Options,
     kernels: Kernels,
     *,
@@ -409,7 +409,7 @@ def _fused(
     )
 
 
-def _orders(part: Part) -> list[tuple[int, ...] | None]:
+def _orders(part: GraphPart) -> list[tuple[int, ...] | None]:
     return [axis_order(n.meta["val"]) for n in part.outputs]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fusewright.frontends.torch.calls import is_getitem, is_view
 from fusewright.frontends.torch.graph_call import GraphCall
-from fusewright.frontends.torch.region import Region
+from fusewright.frontends.torch.region import FusedRegion
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class GraphReport:
     it is. `bodies`: the graphs that its control flow calls. `call`: what calls it."""
 
     name: str
-    regions: tuple[Region, ...]
+    regions: tuple[FusedRegion, ...]
     reasons: Mapping[Any, str]
     not_recorded: str | None = None
     bodies: tuple[GraphReport, ...] = ()
@@ -88,6 +88,6 @@ class TorchReport:
         return "\n".join(map(str, self.graphs)) or "nothing was compiled"
 
     @property
-    def regions(self) -> Sequence[Region]:
+    def regions(self) -> Sequence[FusedRegion]:
         """The fused regions of all graphs."""
         return [r for g in self.graphs for part in g.everything for r in part.regions]

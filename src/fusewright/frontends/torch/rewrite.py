@@ -13,18 +13,18 @@ from fusewright.frontends.torch.effects import is_wait, predecessors
 from fusewright.frontends.torch.in_place import join_copies, write_in_place, write_results
 from fusewright.frontends.torch.library import fx
 from fusewright.frontends.torch.partition import GraphPartition, nbytes
-from fusewright.frontends.torch.region import Part
+from fusewright.frontends.torch.region import GraphPart
 from fusewright.frontends.torch.tidy import tidy
 
 
-def parts_of(graph: Any, partition: GraphPartition) -> list[Part]:
+def parts_of(graph: Any, partition: GraphPartition) -> list[GraphPart]:
     """What each region computes, reads and gives away.
 
     Views are never given away: torch makes them again, in no time, from what is. Constants that a
     region reads are made in it. A region that reads no tensor is given the smallest argument of the
     graph on its device, which says where to compute; without one it is left to torch.
     """
-    parts: list[Part] = []
+    parts: list[GraphPart] = []
     for region in partition.regions:
         part = _part(f"fused_{len(parts)}", region, partition.constants)
         if not part.tensors:
@@ -45,7 +45,7 @@ def _anchor(graph: Any, region: Sequence[Any]) -> list[Any]:
     return sorted(found, key=lambda n: nbytes(n.meta["val"]))[:1]
 
 
-def _part(name: str, region: Sequence[Any], constants: Mapping[Any, None]) -> Part:
+def _part(name: str, region: Sequence[Any], constants: Mapping[Any, None]) -> GraphPart:
     inside = dict.fromkeys(region)
     outputs: dict[Any, None] = {}
     for n in region:
@@ -56,7 +56,7 @@ def _part(name: str, region: Sequence[Any], constants: Mapping[Any, None]) -> Pa
     read = dict.fromkeys(p for n in used for p in n.all_input_nodes)
     inputs = tuple(p for p in read if p not in inside and p not in made)
     ordered = tuple(n for n in region if n in outputs)
-    return Part(name, tuple(used), tuple(region), inputs, ordered)
+    return GraphPart(name, tuple(used), tuple(region), inputs, ordered)
 
 
 def _used(outputs: Iterable[Any], members: Mapping[Any, None]) -> list[Any]:
@@ -108,11 +108,11 @@ class BoxedCode(fx.graph.CodeGen):  # type: ignore[name-defined, misc]
         return f"{head}\n    {', '.join(names)}, = boxed\n    boxed.clear()"
 
 
-def rewrite(module: Any, parts: Sequence[Part], call: Callable[[Part], Any]) -> Any:
+def rewrite(module: Any, parts: Sequence[GraphPart], call: Callable[[GraphPart], Any]) -> Any:
     """The graph module with `call(part)` in place of each part's nodes; takes a boxed list."""
     writer = _Writer()
     for unit in in_order(module.graph, parts):
-        if isinstance(unit, Part):
+        if isinstance(unit, GraphPart):
             writer.call(unit, call(unit))
         else:
             writer.copy(unit)
@@ -146,7 +146,7 @@ class _Writer:
         found = self._known.get(node)
         return self.copy(node) if found is None else found
 
-    def call(self, part: Part, target: Any) -> None:
+    def call(self, part: GraphPart, target: Any) -> None:
         """A call of the part, and its results."""
         args = tuple(self.value(n) for n in part.inputs)
         made = self.graph.create_node("call_function", target, args, name=part.name)
@@ -155,7 +155,7 @@ class _Writer:
             self._known[n].meta = dict(n.meta)
 
 
-def in_order(graph: Any, parts: Sequence[Part]) -> list[Any]:
+def in_order(graph: Any, parts: Sequence[GraphPart]) -> list[Any]:
     """Parts, and the nodes outside of them, each after all that it reads, otherwise in the order of
     their last nodes; but waits for collectives, and views, stand right before who reads them
     first, so that what does not need the result runs while it is on its way."""
@@ -195,7 +195,7 @@ def _places(
     first reader, in front of it."""
     place: dict[Any, tuple[int, int]] = {}
     for u, k in sorted(units.items(), key=lambda item: item[1], reverse=True):
-        runs = isinstance(u, Part) or not (is_wait(u) or is_view(u))
+        runs = isinstance(u, GraphPart) or not (is_wait(u) or is_view(u))
         first = k if runs else min((place[r][0] for r in readers[u]), default=k)
         place[u] = (first, k)
     return place

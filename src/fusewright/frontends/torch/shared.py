@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from fusewright.driver import Kernels
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.products import float32_matmul
-from fusewright.frontends.torch.region import Part, Ways, has_fixed_types
+from fusewright.frontends.torch.region import FallbackCalls, GraphPart, has_fixed_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,18 @@ class Shared:
     """One table for graphs that are compiled with one set of options."""
 
     kernels: Kernels = field(default_factory=lambda: Kernels())
-    _ways: MutableMapping[Hashable, Ways] = field(
-        default_factory=lambda: WeakValueDictionary[Hashable, Ways]()
+    _ways: MutableMapping[Hashable, FallbackCalls] = field(
+        default_factory=lambda: WeakValueDictionary[Hashable, FallbackCalls]()
     )
 
-    def ways(self, part: Part, options: Options, own: MutableMapping[Hashable, Ways]) -> Ways:
+    def ways(
+        self, part: GraphPart, options: Options, own: MutableMapping[Hashable, FallbackCalls]
+    ) -> FallbackCalls:
         """What computes a part. Symbols mean something in one graph alone, whose parts with
         symbolic sizes share their ways in a table of its `own`."""
         table = self._ways if has_fixed_types(part) else own
         key = options, float32_matmul(), part.structure()
         found = table.get(key)
         if found is None:
-            found = table[key] = Ways(part, options, self.kernels)
+            found = table[key] = FallbackCalls(part, options, self.kernels)
         return found

@@ -38,14 +38,14 @@ from typing import Any, cast
 
 from fusewright.frontends.torch.direct import Directly, reinterpreted
 from fusewright.frontends.torch.library import fx, torch
-from fusewright.frontends.torch.lying import Lying, Place, made_as_views, places_of, rooted_in
-from fusewright.frontends.torch.region import Region
+from fusewright.frontends.torch.lying import Lying, ViewPlace, made_as_views, places_of, rooted_in
+from fusewright.frontends.torch.region import FusedRegion
 from fusewright.frontends.torch.reuse import Result, reused
 from fusewright.runtime.arrays import Device
 from fusewright.runtime.config import active
 from fusewright.runtime.torch_calls import VECTOR_MASK, Steps, torch_api
 
-After = Callable[[Region], Callable[..., Sequence[Any]]]
+After = Callable[[FusedRegion], Callable[..., Sequence[Any]]]
 """What computes a call of a region of which the kernels failed: of the error and arguments."""
 _SAFE = ("aten", "prims")
 """Operators that change no stream."""
@@ -56,7 +56,7 @@ _OWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenGraph:
     """The function of a graph, its text, and the device of its launches."""
 
     call: Callable[[list[Any]], Any]
@@ -65,7 +65,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class _Block:
+class _NodeLines:
     """Lines for one node, and the local names that they read and make."""
 
     lines: list[str]
@@ -81,7 +81,7 @@ def written(
     threads: Any,
     *,
     may_require_grad: bool,
-) -> Written | None:
+) -> WrittenGraph | None:
     """The function of a graph in which regions are bound; None where none is. `found`: how tensors
     lay in a call; `after` makes what runs where kernels fail, `otherwise` runs the graph where
     they are not asked, such as in a thread that has no mark `ready` in `threads`."""
@@ -107,14 +107,14 @@ def written(
     asks = may_require_grad or any(s.requires_grad for s in regions.values())
     text = _Text(module, found, regions, names, after).text(first.device, asks_gradients=asks)
     exec(compile(text, "<a graph by fusewright>", "exec"), names)
-    return Written(names["call"], text, first.device)
+    return WrittenGraph(names["call"], text, first.device)
 
 
 def _regions(graph: Any, found: Mapping[Any, Lying]) -> dict[Any, Steps]:
     """The calls of regions whose steps are written out: bound ones that ask the same of a call."""
     out: dict[Any, Steps] = {}
     for n in graph.nodes:
-        if not isinstance(n.target, Region) or n.target.bound is None:
+        if not isinstance(n.target, FusedRegion) or n.target.bound is None:
             continue
         steps = n.target.bound.steps()
         if steps is None or any(n.args[h].op != "placeholder" for h in steps.held.values()):
@@ -152,10 +152,10 @@ class _Text:
         """The views that are made."""
         self._constants: dict[int, str] = {}
         self._directly = Directly()
-        self._places: dict[Any, Place] = {}
+        self._places: dict[Any, ViewPlace] = {}
         self._views: dict[Any, Any] = {}
         """The results of regions that are made as views of them."""
-        self._shapes: dict[Any, Place] = {}
+        self._shapes: dict[Any, ViewPlace] = {}
         """These views, and how they lie."""
         if names["reinterpret"] is not None:
             self._find_places(found)
@@ -169,7 +169,7 @@ class _Text:
         """The function `call` on a device."""
         blocks = [self._block(n) for n in self._graph.nodes if n.op != "placeholder"]
         given = [self._local[n] for n in self._graph.nodes if n.op == "placeholder"]
-        first = _Block([f"[{', '.join(given)}] = boxed", "boxed.clear()"], {}, tuple(given))
+        first = _NodeLines([f"[{', '.join(given)}] = boxed", "boxed.clear()"], {}, tuple(given))
         first.lines += ["is_own = True"] if self._reused else []
         asked = [
             "active() is not config",
@@ -181,7 +181,7 @@ class _Text:
         if asks_gradients:
             asked.append("is_grad_enabled()")
         lines = [f"if {' or '.join(asked)}:", "  return otherwise(boxed)"]
-        lines += _freeing([first, _Block([f"stream = stream_of({device})"]), *blocks])
+        lines += _freeing([first, _NodeLines([f"stream = stream_of({device})"]), *blocks])
         return "\n".join(["def call(boxed):", *(f"  {line}" for line in lines), ""])
 
     def _find_places(self, found: Mapping[Any, Lying]) -> None:
@@ -199,50 +199,50 @@ class _Text:
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def _block(self, n: Any) -> _Block:
+    def _block(self, n: Any) -> _NodeLines:
         if n.op == "output":
             reads: dict[str, None] = {}
-            return _Block([f"return {self._value(n.args[0], reads)}"], reads)
+            return _NodeLines([f"return {self._value(n.args[0], reads)}"], reads)
         if n.op == "get_attr":
             self._names[self._local[n]] = _attribute(self._module, n.target)
-            return _Block([])
+            return _NodeLines([])
         if n in self._regions:
             return self._region(n, self._regions[n])
         if n in self._shapes or (n.target is operator.getitem and n.args[0] in self._regions):
-            return _Block([])
+            return _NodeLines([])
         if n in self._places:
             return self._view(n)
         if n.target is operator.getitem:
             reads = {}
             source = self._value(n.args[0], reads)
             name = self._local[n]
-            return _Block([f"{name} = {source}[{n.args[1]!r}]"], reads, (name,))
+            return _NodeLines([f"{name} = {source}[{n.args[1]!r}]"], reads, (name,))
         return self._call(n)
 
-    def _call(self, n: Any) -> _Block:
+    def _call(self, n: Any) -> _NodeLines:
         """A call of whatever it is."""
         reads: dict[str, None] = {}
         args = [self._value(a, reads) for a in n.args]
         args += [f"{k}={self._value(a, reads)}" for k, a in n.kwargs.items()]
-        word = f"call_{n.name}" if isinstance(n.target, Region) else _word(n.target)
+        word = f"call_{n.name}" if isinstance(n.target, FusedRegion) else _word(n.target)
         called = self._constant(word, self._directly.of(n))
         name = self._local[n]
         lines = [f"{name} = {called}({', '.join(args)})"]
         if not _keeps_stream(n):
             lines.append(f"stream = stream_of({next(iter(self._regions.values())).device})")
-        return _Block(lines, reads, (name,))
+        return _NodeLines(lines, reads, (name,))
 
-    def _view(self, n: Any) -> _Block:
+    def _view(self, n: Any) -> _NodeLines:
         """A view that operators of torch read; nothing for one that only kernels do."""
         unseen = (self._regions, self._places, self._shapes)
         readers = [u for u in n.users if not any(u in known for known in unseen)]
         if not readers:
-            return _Block([])
+            return _NodeLines([])
         reads: dict[str, None] = {}
         name = self._local[n]
         line = f"{name} = {self._shown(n, reads)}"
         self._made[n] = None
-        return _Block([line], reads, (name,))
+        return _NodeLines([line], reads, (name,))
 
     def _shown(self, n: Any, reads: dict[str, None]) -> str:
         """A view of its root."""
@@ -308,10 +308,10 @@ class _Text:
 
     # --- regions --------------------------------------------------------------------------------
 
-    def _region(self, n: Any, steps: Steps) -> _Block:
+    def _region(self, n: Any, steps: Steps) -> _NodeLines:
         """The launches of a region between allocations, or its call where addresses are others."""
         reads: dict[str, None] = {}
-        region: Region = n.target
+        region: FusedRegion = n.target
         word = f"# {region.__name__}: {', '.join(_word(m.target) for m in region.part.owned)}"
         lines = [word if len(word) <= 100 else f"{word[:96]} ..."]
         addresses, tests, is_never = self._given(n, steps, reads, lines)
@@ -344,7 +344,7 @@ class _Text:
         else:
             lines += direct
         self._aligned |= dict.fromkeys(own.values())
-        return _Block(lines, reads, tuple(own.values()))
+        return _NodeLines(lines, reads, tuple(own.values()))
 
     def _given(
         self, n: Any, steps: Steps, reads: dict[str, None], lines: list[str]
@@ -382,7 +382,7 @@ class _Text:
             self._local[u] = names[u.args[1]]
         return names
 
-    def _views_of(self, n: Any) -> dict[int, Place]:
+    def _views_of(self, n: Any) -> dict[int, ViewPlace]:
         """Of the results of a region's call that are made as views, by number, how these lie."""
         return {r.args[1]: self._shapes[self._views[r]] for r in n.users if r in self._views}
 
@@ -428,7 +428,7 @@ class _Text:
         return f"empty({tuple(shape)!r}, {tuple(strides)!r}, {self._constant(_word(dtype), dtype)})"
 
 
-def _made(region: Region, steps: Steps, k: int) -> tuple[Any, Any, Any]:
+def _made(region: FusedRegion, steps: Steps, k: int) -> tuple[Any, Any, Any]:
     """Shape, strides and dtype of a new result by its number."""
     shape, strides, dtype = steps.made[k]
     return shape, region.strides.get(k, strides), dtype
@@ -436,12 +436,12 @@ def _made(region: Region, steps: Steps, k: int) -> tuple[Any, Any, Any]:
 
 def _keeps_stream(n: Any) -> bool:
     """Whether a node leaves the current stream as it is."""
-    if n.op != "call_function" or isinstance(n.target, Region | BuiltinFunctionType):
+    if n.op != "call_function" or isinstance(n.target, FusedRegion | BuiltinFunctionType):
         return True
     return getattr(n.target, "namespace", "") in _SAFE
 
 
-def _freeing(blocks: Sequence[_Block]) -> Iterable[str]:
+def _freeing(blocks: Sequence[_NodeLines]) -> Iterable[str]:
     """The lines of blocks; each local name is deleted behind the block that reads it last."""
     last: dict[str, int] = {}
     for k, b in enumerate(blocks):

@@ -49,7 +49,7 @@ class Affine(NamedTuple):
     bias: Array | None
 
 
-class _Plan(NamedTuple):
+class _NormCall(NamedTuple):
     """One call: its name, the channel axis, and the axes the statistics are taken over."""
 
     op: str
@@ -61,7 +61,7 @@ def _others(ndim: int, axis: int) -> Axes:
     return tuple(k for k in range(ndim) if k != axis)
 
 
-def _check_vectors(plan: _Plan, x: Array, **vectors: Array | None) -> None:
+def _check_vectors(plan: _NormCall, x: Array, **vectors: Array | None) -> None:
     shape = (x.tensor.shape[plan.channel],)
     for what, v in vectors.items():
         if v is not None:
@@ -69,7 +69,7 @@ def _check_vectors(plan: _Plan, x: Array, **vectors: Array | None) -> None:
             check_shape(plan.op, what, v, shape, of=f"axis {plan.channel} of x")
 
 
-def _check_count(plan: _Plan, x: Array) -> None:
+def _check_count(plan: _NormCall, x: Array) -> None:
     total = as_expr(1)
     for a in plan.axes:
         total = mul(total, x.tensor.shape[a])
@@ -89,7 +89,7 @@ def _running(old: Array | None, found: Array, momentum: float) -> Array | None:
     return astype(widened(old) * (1.0 - momentum) + new * momentum, old.dtype)
 
 
-def _with_affine(plan: _Plan, xhat: Array, affine: Affine) -> Array:
+def _with_affine(plan: _NormCall, xhat: Array, affine: Affine) -> Array:
     y = xhat
     if affine.weight is not None:
         y = y * per_channel(widened(affine.weight), y.ndim, plan.channel)
@@ -110,7 +110,7 @@ def _number(what: str, given: object) -> float:
     return float(build.number("batch_norm", what, given))
 
 
-def _of_input(plan: _Plan, x: Array, affine: Affine, momentum: float, eps: float) -> BatchNorm:
+def _of_input(plan: _NormCall, x: Array, affine: Affine, momentum: float, eps: float) -> BatchNorm:
     """Normalised by the statistics of x."""
     _check_count(plan, x)
     wide = widened(x)
@@ -128,7 +128,7 @@ def _of_input(plan: _Plan, x: Array, affine: Affine, momentum: float, eps: float
     )
 
 
-def _of_running(plan: _Plan, x: Array, affine: Affine, eps: float) -> BatchNorm:
+def _of_running(plan: _NormCall, x: Array, affine: Affine, eps: float) -> BatchNorm:
     """Normalised by the running statistics."""
     if affine.running_mean is None or affine.running_var is None:
         raise UserError(
@@ -144,7 +144,12 @@ def _of_running(plan: _Plan, x: Array, affine: Affine, eps: float) -> BatchNorm:
 
 
 def _backward(
-    plan: _Plan, dy: Array, saved: tuple[Array, Array], x: Array, weight: Array | None, fixed: bool
+    plan: _NormCall,
+    dy: Array,
+    saved: tuple[Array, Array],
+    x: Array,
+    weight: Array | None,
+    fixed: bool,
 ) -> tuple[Array, Array, Array]:
     """The gradients of x, weight and bias; `fixed` statistics do not depend on x. `saved` are the
     mean and rstd, spread to x's rank."""
@@ -165,10 +170,10 @@ def _backward(
 # --- batch_norm ---------------------------------------------------------------------------------
 
 
-def _batch_plan(op: str, x: Array, axis: int) -> _Plan:
+def _batch_plan(op: str, x: Array, axis: int) -> _NormCall:
     check_rank(op, x, 2, "(batch, channels, ...)")
     channel = build.axis_of(op, axis, x.ndim)
-    return _Plan(op, channel, _others(x.ndim, channel))
+    return _NormCall(op, channel, _others(x.ndim, channel))
 
 
 def batch_norm(
@@ -245,9 +250,9 @@ def batch_norm_backward(
 # --- instance_norm ------------------------------------------------------------------------------
 
 
-def _instance_plan(op: str, x: Array) -> _Plan:
+def _instance_plan(op: str, x: Array) -> _NormCall:
     check_rank(op, x, 3, "(batch, channels, space, ...)")
-    return _Plan(op, 1, tuple(range(2, x.ndim)))
+    return _NormCall(op, 1, tuple(range(2, x.ndim)))
 
 
 def instance_norm(

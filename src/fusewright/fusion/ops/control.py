@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from fusewright.arguments import COUNT, FLAG, FUNCTION, Rule, optional, shown, takes
+from fusewright.arguments import COUNT, FLAG, FUNCTION, ArgumentRule, optional, shown, takes
 from fusewright.core.conditions import less, prove
 from fusewright.core.expr import Expr, IntLike, add, as_expr, constant_value, mul
 from fusewright.dtypes import bool_, int64
@@ -37,7 +37,7 @@ from fusewright.fusion.trees import Tree
 Values: TypeAlias = tuple[Sequence[Tensor], Tree]
 """Values, and the structure that they stand in."""
 
-TRIPS = Rule(
+TRIPS = ArgumentRule(
     "an integer from 0 on, or an expression in sizes",
     lambda given: given if isinstance(given, Expr) else COUNT.taken(given),
 )

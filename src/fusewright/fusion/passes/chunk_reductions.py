@@ -47,7 +47,7 @@ from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ReductionPair:
     """The first reduction, the second, what both reduce, which pattern it is, the facts of the axes
     that are cut in chunks, and the fast axes that chunks keep: short ones behind kept axes, so that
     chunks are read in whole lines."""
@@ -94,7 +94,7 @@ def chunk_reductions(
     checks:   constant sizes
     order:    after share (the patterns need shared values), before split_reductions
     """
-    wanted: dict[Tensor, tuple[Pair, Partition]] = {}
+    wanted: dict[Tensor, tuple[ReductionPair, Partition]] = {}
     for t in fusion.values:
         whole = pair_of(t)
         if whole is None or whole.first in leaves:
@@ -120,7 +120,7 @@ def chunk_reductions(
     return rebuild(fusion, rewritten) if wanted else fusion
 
 
-def pair_of(t: Tensor) -> Pair | None:
+def pair_of(t: Tensor) -> ReductionPair | None:
     """The pair whose second reduction this is; None for other values."""
     if not isinstance(t.op, Reduce) or t.op.fn != "add":
         return None
@@ -129,10 +129,10 @@ def pair_of(t: Tensor) -> Pair | None:
     if found is None or facts is None:
         return None
     first, source, kind = found
-    return Pair(first, t, source, kind, facts)
+    return ReductionPair(first, t, source, kind, facts)
 
 
-def _by_lines(p: Pair) -> Pair:
+def _by_lines(p: ReductionPair) -> ReductionPair:
     """The pair whose chunks keep a short fast axis that both reduce behind kept ones, where sums of
     the slow axes alone are few; else the same."""
     fast = short_run(p.second)
@@ -162,7 +162,7 @@ def _matched(body: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, str] 
     return None
 
 
-def _is_held(p: Pair, target: Target, *, may_hold: bool) -> bool:
+def _is_held(p: ReductionPair, target: Target, *, may_hold: bool) -> bool:
     """Whether the blocks of a cluster can hold all inputs of a row, and there are rows enough not
     to cut them for more blocks; or whether shared memory holds those of columns."""
     nbytes = sum(x.dtype.nbytes for x in large_inputs(p.source))
@@ -178,7 +178,7 @@ def stored_behind(t: Tensor) -> Tensor:
     return t
 
 
-def _rewrite(p: Pair, source: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
+def _rewrite(p: ReductionPair, source: Tensor, cut: Partition) -> tuple[Tensor, Tensor]:
     place = source.ndim - len(p.axes) if p.facts.is_inner else 0
     fill = -math.inf if p.kind == "exponentials" else 0.0
     spread = as_parts(source, p.axes, cut, fill, last=p.facts.is_inner)

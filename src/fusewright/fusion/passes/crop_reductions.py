@@ -37,7 +37,7 @@ def crop_reductions(fusion: Fusion) -> Fusion:
               the crops on through views
     """
     uses = fusion.uses()
-    parts = {t: _Part(uses, set(fusion.outputs), t) for t in fusion.values if is_crop(t)}
+    parts = {t: _CroppedPart(uses, set(fusion.outputs), t) for t in fusion.values if is_crop(t)}
     found = {t: part for t, part in parts.items() if part.spares_some()}
     now: dict[Tensor, Tensor] = {}
 
@@ -48,7 +48,7 @@ def crop_reductions(fusion: Fusion) -> Fusion:
     return rebuild(fusion, replace) if found else fusion
 
 
-class _Part:
+class _CroppedPart:
     """The values that a crop alone needs, each with what is taken off it. What these are computed
     from may be replaced itself."""
 

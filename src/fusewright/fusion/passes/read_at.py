@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial, reduce
 
 from fusewright import dtypes
-from fusewright.core.atoms import Max, Min, Pair, Xor
+from fusewright.core.atoms import Commutative, Max, Min, Xor
 from fusewright.core.conditions import less, less_equal, prove
 from fusewright.core.expr import (
     ONE,
@@ -315,7 +315,7 @@ def _computed(e: Expr, by: Map, dtype: DType) -> Tensor:
     if not any(c in by.at for c in variables(e)):
         return build.spread(build.size(e, dtype), by.shape)
     match e:
-        case Pair():
+        case Commutative():
             sides, fn = (e.left, e.right), _FUNCTIONS[type(e)]
         case Division():
             sides, fn = (e.numerator, e.denominator), _FUNCTIONS[type(e)]

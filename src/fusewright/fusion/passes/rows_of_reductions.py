@@ -45,7 +45,7 @@ from fusewright.fusion.partitioning import (
     is_read_again,
 )
 from fusewright.fusion.passes.chunk_reductions import (
-    Pair,
+    ReductionPair,
     combined,
     first_rows,
     pair_of,
@@ -144,7 +144,7 @@ def rows_of_reductions(fusion: Fusion, target: Target, *, of_all: bool = True) -
 
 def _walks(
     fusion: Fusion, target: Target, *, of_all: bool = True
-) -> tuple[dict[Tensor, _Walk], dict[Tensor, Pair]]:
+) -> tuple[dict[Tensor, _Walk], dict[Tensor, ReductionPair]]:
     """The walk that makes each of some reductions, and the variances among them by their sums."""
     found: dict[Tensor, list[Tensor]] = {}
     for t in fusion.values:
@@ -166,7 +166,7 @@ def walked_variances(fusion: Fusion, target: Target) -> frozenset[Tensor]:
     return frozenset(_walks(fusion, target)[1])
 
 
-def _variance_at_once(t: Tensor, fusion: Fusion) -> Pair | None:
+def _variance_at_once(t: Tensor, fusion: Fusion) -> ReductionPair | None:
     """The sum and the sum of squares around the mean, of which this is the second, if nothing of
     the size of what they reduce is computed from them."""
     pair = pair_of(t)
@@ -176,7 +176,10 @@ def _variance_at_once(t: Tensor, fusion: Fusion) -> Pair | None:
 
 
 def _walk(
-    d: Directions, reductions: Sequence[Tensor], pairs: Mapping[Tensor, Pair], target: Target
+    d: Directions,
+    reductions: Sequence[Tensor],
+    pairs: Mapping[Tensor, ReductionPair],
+    target: Target,
 ) -> _Walk | None:
     """How blocks walk over the rows of a value; None where that is no gain."""
     columns = [t for t in reductions if t not in d.rows]
@@ -288,7 +291,7 @@ def _again(wide: Tensor, first: tuple[int, ...], rest: tuple[int, ...]) -> tuple
     return tuple(left.index(a) for a in rest)
 
 
-def _variance(p: Pair, source: Tensor, walk: _Walk) -> tuple[Tensor, Tensor]:
+def _variance(p: ReductionPair, source: Tensor, walk: _Walk) -> tuple[Tensor, Tensor]:
     """The sum, and the sum of squares around the mean, from one walk over the rows."""
     wide = walk.cut(source, p.first.dtype.compute)
     if walk.partition is None or p.first in walk.directions.rows:
@@ -331,7 +334,9 @@ def _of_rows(wide: Tensor, first: tuple[int, ...], rest: tuple[int, ...]) -> tup
     return total, build.pointwise("max", least, _number(0.0, least))
 
 
-def _of_columns(p: Pair, wide: Tensor, walk: _Walk, cut: Partition) -> tuple[Tensor, Tensor]:
+def _of_columns(
+    p: ReductionPair, wide: Tensor, walk: _Walk, cut: Partition
+) -> tuple[Tensor, Tensor]:
     """The same of columns in parts, from the sums of what differs from the first row of a part, and
     of its squares."""
     first, rest = walk.steps(p.first)

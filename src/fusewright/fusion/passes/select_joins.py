@@ -97,7 +97,7 @@ def _is_read(t: Tensor) -> bool:
 
 def _selected(t: Tensor, axis: int, parts: tuple[Tensor, ...]) -> Tensor | None:
     at = build.coordinates(t.shape)
-    places = _Places(at[axis])
+    places = _JoinPlaces(at[axis])
     maps: list[Map] = []
     start: Expr = ZERO
     for part in parts:
@@ -120,7 +120,7 @@ def _selected(t: Tensor, axis: int, parts: tuple[Tensor, ...]) -> Tensor | None:
 
 
 @dataclass(slots=True)
-class _Places:
+class _JoinPlaces:
     """Where the parts of a join along a coordinate read arguments and reductions, and where they
     may: what a part reads beyond its own places nobody keeps."""
 

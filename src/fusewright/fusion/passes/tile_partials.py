@@ -42,7 +42,7 @@ parts as fill the widest tile that is no larger than the product needs."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _CutAxis:
     """An axis that is reduced, and the elements of a part of it."""
 
     axis: int
@@ -59,7 +59,7 @@ def tile_partials(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
               split
     """
     products: dict[Tensor, tuple[int, int]] = {}
-    cuts: dict[Tensor, tuple[_Cut, ...]] = {}
+    cuts: dict[Tensor, tuple[_CutAxis, ...]] = {}
     for t in fusion.values:
         if isinstance(t.op, MatMul) and wanted(t):
             products[t] = (t.ndim - 2, t.ndim - 1)
@@ -116,18 +116,18 @@ def _as_stored(t: Tensor, kept: Collection[Tensor], known: dict[Tensor, Tensor])
     return known[t]
 
 
-def _cuts(t: Tensor, tile: tuple[int, int], axes: tuple[int, ...]) -> tuple[_Cut, ...]:
+def _cuts(t: Tensor, tile: tuple[int, int], axes: tuple[int, ...]) -> tuple[_CutAxis, ...]:
     """Where the axes that a reduction reduces are those of a product's tile."""
     (source,) = t.op.operands
     found = [
-        _Cut(axis, each)
+        _CutAxis(axis, each)
         for axis, each in zip(tile, (PART_ROWS, PART_COLUMNS), strict=True)
         if axis in axes and (constant_value(source.shape[axis]) or 0) > each
     ]
     return tuple(sorted(found, key=lambda c: c.axis))
 
 
-def _in_two_steps(t: Tensor, source: Tensor, cuts: tuple[_Cut, ...]) -> Tensor:
+def _in_two_steps(t: Tensor, source: Tensor, cuts: tuple[_CutAxis, ...]) -> Tensor:
     assert isinstance(t.op, Reduce)
     fn = t.op.fn
     parts = build.cast(source, t.dtype.compute)

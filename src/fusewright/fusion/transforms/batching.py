@@ -42,7 +42,7 @@ from fusewright.fusion.ops import astype, moveaxis, where
 from fusewright.fusion.ops.blocks import chosen_by_element
 from fusewright.fusion.ops.gather import signed_indices
 from fusewright.fusion.transforms.region_adjoints import run
-from fusewright.fusion.transforms.region_batching import Batch, batched_region
+from fusewright.fusion.transforms.region_batching import MappedAxis, batched_region
 
 
 @takes(fn=FUNCTION, out_axes=INTEGER)
@@ -71,7 +71,7 @@ def vmap(
         result = fn(*trees.unflatten(tree, slices))
         outputs, out_tree = trees.flatten(result)
         given = {s.tensor: m.tensor for s, m in zip(slices, moved, strict=True) if m is not None}
-        batch = _Batch(size, given)
+        batch = _MappedValues(size, given)
         found = [batch.stacked(check_array("vmap (result)", y).tensor) for y in outputs]
         placed = [moveaxis(Array(t), 0, build.axis_of("vmap", out_axes, t.ndim)) for t in found]
         return trees.unflatten(out_tree, placed)
@@ -117,7 +117,7 @@ def _slice(m: Array) -> Array:
     return Array(build.value(t.shape[1:], t.dtype, ir.Reshape((first,))))
 
 
-class _Batch:
+class _MappedValues:
     """Values with the mapped axis in front, made when they are asked for."""
 
     def __init__(self, size: Expr, given: dict[Tensor, Tensor]) -> None:
@@ -141,7 +141,7 @@ class _Batch:
 
         def backward(g: Array) -> list[Array | None]:
             part = _slice(g)
-            batch = _Batch(self.size, {**self._known, part.tensor: g.tensor})
+            batch = _MappedValues(self.size, {**self._known, part.tensor: g.tensor})
             found = rule.backward(part)
             return [None if c is None else Array(batch.stacked(c.tensor)) for c in found]
 
@@ -226,7 +226,7 @@ class _Batch:
         if call not in self._calls:
             axes = [o in self._known for o in op.operands]
             given = [Array(self._known.get(o, o)) for o in op.operands]
-            self._calls[call] = batched_region(op, given, axes, Batch(self.size, self._mapped))
+            self._calls[call] = batched_region(op, given, axes, MappedAxis(self.size, self._mapped))
         return self._calls[call][op.result].tensor
 
     def _mapped(
@@ -236,7 +236,7 @@ class _Batch:
         slices = [_slice(x) if a else x for x, a in zip(inputs, axes, strict=True)]
         outputs = run(body, slices)
         triples = zip(slices, inputs, axes, strict=True)
-        batch = _Batch(self.size, {s.tensor: x.tensor for s, x, a in triples if a})
+        batch = _MappedValues(self.size, {s.tensor: x.tensor for s, x, a in triples if a})
         pairs = zip(outputs, wanted, strict=True)
         return [Array(batch.stacked(y.tensor)) if w else y for y, w in pairs]
 

@@ -30,7 +30,7 @@ class Mapped(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MappedAxis:
     """The mapped axis: its size, and how bodies are mapped."""
 
     size: Expr
@@ -46,7 +46,7 @@ class Batch:
 
 
 def batched_region(
-    op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: Batch
+    op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: MappedAxis
 ) -> list[Array]:
     """All results of a region's call, with the mapped axis in front. `axes` says which of the
     operands have it."""
@@ -60,7 +60,7 @@ def batched_region(
 
 
 def _branches(
-    op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: Batch
+    op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: MappedAxis
 ) -> list[Array]:
     """One branch for all slices, where these share the condition; else both, and a choice."""
     condition, *given = operands
@@ -76,7 +76,9 @@ def _branches(
     return [_chosen(condition, a, b) for a, b in pairs]
 
 
-def _laps(op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: Batch) -> list[Array]:
+def _laps(
+    op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: MappedAxis
+) -> list[Array]:
     """The iterations of a loop of known trips."""
     assert op.trips is not None
     (body,) = op.bodies
@@ -104,7 +106,7 @@ def _laps(op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: Ba
 
 
 def _while(
-    op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: Batch
+    op: Region, operands: Sequence[Array], axes: Sequence[bool], batch: MappedAxis
 ) -> list[Array]:
     """Iterations as long as one slice asks for them. The values of the others stay."""
     condition, body = op.bodies

@@ -24,7 +24,7 @@ from fusewright.kir.analysis.lanes import (
     thread_values,
 )
 from fusewright.kir.analysis.sites import BranchScope, LoopScope, Path, RoleScope, StatementSite
-from fusewright.kir.analysis.times import UNIT, Timeline
+from fusewright.kir.analysis.times import UNIT, StatementTimes
 from fusewright.kir.analysis.uniformity import is_block_uniform, threads_of
 from fusewright.kir.ir import (
     AsyncCommit,
@@ -189,7 +189,7 @@ class AsyncRun:
     kernel: Kernel
     places: Sequence[StatementSite]
     values: Mapping[Path, Array]
-    line: Timeline
+    line: StatementTimes
     _orders: dict[Path, int] = field(default_factory=dict[Path, int])
     _around: set[Path] = field(default_factory=set[Path])
     _base: list[Event] = field(default_factory=list[Event])

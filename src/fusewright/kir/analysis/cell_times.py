@@ -11,7 +11,7 @@ from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint
 from fusewright.kir.analysis.sites import Path
-from fusewright.kir.analysis.times import Timeline
+from fusewright.kir.analysis.times import StatementTimes
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -26,7 +26,7 @@ class CellTimes:
 
 
 def cell_times(
-    prints: Iterable[Footprint], ncells: int, line: Timeline, within: Collection[Path]
+    prints: Iterable[Footprint], ncells: int, line: StatementTimes, within: Collection[Path]
 ) -> CellTimes:
     """The times of a buffer of `ncells` cells, whose footprints all have known cells, in one
     iteration of the loops `within`."""
@@ -40,7 +40,7 @@ def cell_times(
     return CellTimes(first, last)
 
 
-def _row_times(f: Footprint, line: Timeline, within: Collection[Path]) -> tuple[Array, Array]:
+def _row_times(f: Footprint, line: StatementTimes, within: Collection[Path]) -> tuple[Array, Array]:
     """The earliest and latest time of every row."""
     access: Access = f.access
     low = np.full(f.first.size, line.start[access.site.path], dtype=np.int64)

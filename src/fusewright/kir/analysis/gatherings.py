@@ -31,7 +31,7 @@ from fusewright.target import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gathered:
+class GatheredParts:
     """An arrival with the part that it hands on, and the wait for all parts."""
 
     arrive: StatementSite
@@ -82,11 +82,11 @@ class Gathered:
         return len(shares) == 1 and None not in shares
 
 
-def gatherings_of(kernel: Kernel) -> tuple[Gathered, ...]:
+def gatherings_of(kernel: Kernel) -> tuple[GatheredParts, ...]:
     """The gatherings of a kernel that are sound; `gathering_problems` names what others lack."""
     places = sites(kernel)
     found = (_gathered(site, places) for site in places)
-    return tuple(g for g in found if isinstance(g, Gathered) and not list(_faults(g, kernel)))
+    return tuple(g for g in found if isinstance(g, GatheredParts) and not list(_faults(g, kernel)))
 
 
 def gathering_problems(kernel: Kernel, target: Target | None) -> Iterator[tuple[Statement, str]]:
@@ -120,7 +120,7 @@ def gathering_problems(kernel: Kernel, target: Target | None) -> Iterator[tuple[
             yield site.statement, "no arrival before it in the same body; only who came leaves"
 
 
-def _gathered(site: StatementSite, places: Sequence[StatementSite]) -> Gathered | None:
+def _gathered(site: StatementSite, places: Sequence[StatementSite]) -> GatheredParts | None:
     """The gathering that begins at a site."""
     part = site.statement
     if not isinstance(part, SemaphoreArrive):
@@ -133,11 +133,11 @@ def _gathered(site: StatementSite, places: Sequence[StatementSite]) -> Gathered 
             acquire = acquire or p
         if isinstance(s, SemaphoreLeave) and s.semaphore is part.semaphore and acquire is not None:
             assert isinstance(acquire.statement, SemaphoreAcquire)
-            return Gathered(site, acquire, part, acquire.statement, s)
+            return GatheredParts(site, acquire, part, acquire.statement, s)
     return None
 
 
-def _faults(g: Gathered, kernel: Kernel) -> Iterator[str]:
+def _faults(g: GatheredParts, kernel: Kernel) -> Iterator[str]:
     """Why parts may overlap, or be read before they are there."""
     part, parts = g.part, g.all_parts
     if not (part.index == parts.index == g.leave.index and part.guarded is parts.guarded):
@@ -168,7 +168,7 @@ def _faults(g: Gathered, kernel: Kernel) -> Iterator[str]:
 
 
 def _part_faults(
-    g: Gathered, kernel: Kernel, order: Sequence[Dim], kept: Sequence[Dim]
+    g: GatheredParts, kernel: Kernel, order: Sequence[Dim], kept: Sequence[Dim]
 ) -> Iterator[str]:
     """Why parts are not side by side."""
     part, parts = g.part, g.all_parts

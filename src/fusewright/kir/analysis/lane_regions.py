@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fusewright.core.regions import EVERYWHERE, Region, Regions, hull
+from fusewright.core.regions import EVERYWHERE, PointRegion, Regions, hull
 from fusewright.kir.analysis.uniformity import meeting_share
 from fusewright.kir.ir import Kernel
 
@@ -12,7 +12,7 @@ FEW_WARPS = 1 / 16
 """A share of warps that does not count: those at the borders of pieces that are longer."""
 
 
-def joined_lanes(found: Iterable[Regions], kernel: Kernel) -> Mapping[Region, Region]:
+def joined_lanes(found: Iterable[Regions], kernel: Kernel) -> Mapping[PointRegion, PointRegion]:
     """For regions of lanes the region around those of all lanes.
 
     Values of which lanes are needed in regions of their own tell which belong together: as soon as
@@ -22,14 +22,14 @@ def joined_lanes(found: Iterable[Regions], kernel: Kernel) -> Mapping[Region, Re
     found = tuple(dict.fromkeys(found))
     if all(len(regions) < 2 for regions in found):
         return {}
-    hulls: dict[Region, None] = {}
-    own: dict[Region, Region] = {}
+    hulls: dict[PointRegion, None] = {}
+    own: dict[PointRegion, PointRegion] = {}
     for regions in found:
         around = _tight(regions, kernel) if len(regions) > 1 else None
         if around is not None:
             hulls[around] = None
             own.update((r, around) for r in regions if r not in own)
-    table: dict[Region, Region] = {}
+    table: dict[PointRegion, PointRegion] = {}
     for r in dict.fromkeys(r for regions in found for r in regions if regions != EVERYWHERE):
         around = own.get(r) or next((h for h in hulls if _belongs(r, h, kernel)), None)
         if around is not None:
@@ -37,11 +37,11 @@ def joined_lanes(found: Iterable[Regions], kernel: Kernel) -> Mapping[Region, Re
     return table
 
 
-def _belongs(r: Region, around: Region, kernel: Kernel) -> bool:
+def _belongs(r: PointRegion, around: PointRegion, kernel: Kernel) -> bool:
     return r.lies_in(around) and _is_near(r, around, kernel)
 
 
-def _tight(regions: Regions, kernel: Kernel) -> Region | None:
+def _tight(regions: Regions, kernel: Kernel) -> PointRegion | None:
     """The hull of regions, where it is near to each."""
     around = hull(regions)
     if around in EVERYWHERE or not all(_is_near(r, around, kernel) for r in regions):
@@ -49,6 +49,6 @@ def _tight(regions: Regions, kernel: Kernel) -> Region | None:
     return around
 
 
-def _is_near(r: Region, around: Region, kernel: Kernel) -> bool:
+def _is_near(r: PointRegion, around: PointRegion, kernel: Kernel) -> bool:
     spare = meeting_share(around.condition, kernel) - meeting_share(r.condition, kernel)
     return spare <= FEW_WARPS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fusewright.core.conditions import FALSE, TRUE, Cond, negate
 from fusewright.core.expr import constant_value
-from fusewright.core.regions import Region
+from fusewright.core.regions import PointRegion
 from fusewright.kir.analysis.masked import lanes_condition, masks_told
 from fusewright.kir.analysis.needs import Slot, is_lasting, slots_written, uses_of_slots
 from fusewright.kir.ir import (
@@ -32,7 +32,7 @@ class Chunk:
 
     conditions: list[Cond] = field(default_factory=list[Cond])
     kept: Cond = FALSE
-    region: Region = field(default_factory=Region)
+    region: PointRegion = field(default_factory=PointRegion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,14 @@ def masked_lanes(body: Body, kernel: Kernel) -> dict[int, Masked]:
     masks = {k: m for k, c in told.items() if (m := _mask(body[k], c)) is not None}
     if not masks:
         return {}
-    lanes = _Lanes(body, masks)
+    lanes = _MaskedWalk(body, masks)
     lanes.number_values()
     for c in dict.fromkeys(m.chunk for m in lanes.masked.values()):
-        regions = [r for x in c.conditions if (r := Region().within(x)) is not None]
+        regions = [r for x in c.conditions if (r := PointRegion().within(x)) is not None]
         c.kept = lanes_condition(tuple(dict.fromkeys(regions)), kernel) if regions else FALSE
-        c.region = Region() if c.kept == FALSE else Region().within(c.kept) or Region()
+        c.region = (
+            PointRegion() if c.kept == FALSE else PointRegion().within(c.kept) or PointRegion()
+        )
     lanes.masked = {k: m for k, m in lanes.masked.items() if m.chunk.kept != TRUE}
     lanes.find_kept()
     return lanes.masked
@@ -84,7 +86,7 @@ def _mask(s: Statement, c: Cond) -> _Mask | None:
     return _Mask(negate(c), other, chosen) if isinstance(chosen, Imm | Arg) else None
 
 
-class _Lanes:
+class _MaskedWalk:
     """Walks over a body: forwards for values that are the same in dropped lanes, backwards for
     those that only kept ones need."""
 

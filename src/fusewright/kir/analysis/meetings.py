@@ -25,7 +25,7 @@ from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
 from fusewright.kir.analysis.places import are_of_different_blocks
 from fusewright.kir.analysis.sites import KEPT, Path, StatementSite, are_concurrent
-from fusewright.kir.analysis.times import UNIT, Timeline, timeline
+from fusewright.kir.analysis.times import UNIT, StatementTimes, timeline
 from fusewright.kir.ir import Kernel, Memory, Mma
 from fusewright.kir.symbols import Buffer
 from fusewright.kir.traits import WITH_PHASE, Completes, RegisterUse
@@ -162,7 +162,7 @@ _Ends: TypeAlias = dict[tuple[_Touched, Agent], list[int]]
 """By loads that an mbarrier counts, and by who waits, when each is known to be complete."""
 
 
-def _touched(f: Footprint, found: Found, line: Timeline, *, exact: bool) -> _Touched:
+def _touched(f: Footprint, found: Found, line: StatementTimes, *, exact: bool) -> _Touched:
     a = f.access
     if a.moment is Moment.ISSUE:
         instances = found.completions.instances(a.order)
@@ -194,7 +194,9 @@ def _touched(f: Footprint, found: Found, line: Timeline, *, exact: bool) -> _Tou
     return _Touched(f, coords, times, np.array(numbers, np.int64)[kind.reshape(-1)], tuple(parts))
 
 
-def _in_memory(space: Space, kernel: Kernel, found: Found, line: Timeline, first: _First) -> None:
+def _in_memory(
+    space: Space, kernel: Kernel, found: Found, line: StatementTimes, first: _First
+) -> None:
     under_way = [f for f in space.footprints if f.access.moment is Moment.ISSUE]
     if not under_way:
         return
@@ -369,7 +371,7 @@ class _Touch:
     is_reg_of: Mma | None
 
 
-def _in_registers(found: Found, line: Timeline, first: _First) -> None:
+def _in_registers(found: Found, line: StatementTimes, first: _First) -> None:
     operations = [
         (order, site, use)
         for order, site in enumerate(found.places)
@@ -443,7 +445,7 @@ def _is_same_accumulator(site: StatementSite, use: RegisterUse, t: _Touch) -> bo
 
 
 def _register_meetings(
-    order: int, t: _Touch, found: Found, line: Timeline
+    order: int, t: _Touch, found: Found, line: StatementTimes
 ) -> Iterator[tuple[Instance, _By]]:
     """For each operation of a statement the first time behind it that another runs."""
     trips = [len(found.values.get(loop.path, (0,))) for loop in t.site.loops]

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeGuard
 
 from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import constant_value, variables
-from fusewright.core.regions import EVERYWHERE, Region, Regions, united
+from fusewright.core.regions import EVERYWHERE, PointRegion, Regions, united
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, Load, Reg, RegVar, Statement, Store
 from fusewright.kir.traverse import (
     own_registers,
@@ -145,6 +145,6 @@ def _within(need: Regions, c: Cond) -> Regions:
     return _united(r for r in found if r is not None)
 
 
-def _united(regions: Iterable[Region]) -> Regions:
+def _united(regions: Iterable[PointRegion]) -> Regions:
     found = united(dict.fromkeys(regions))
     return EVERYWHERE if len(found) > MOST_REGIONS else found

@@ -19,7 +19,7 @@ those that follow the body."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StatementTimes:
     """`start` of every statement in the first iterations of its loops, `span` of one iteration of
     every loop, `stop` of every body. A loop whose extent is not constant takes the time of one
     iteration."""
@@ -40,15 +40,17 @@ class Timeline:
         return sum(k * self.span[p] for k, p in zip(coords, loops, strict=True))
 
 
-def timeline(kernel: Kernel, trips: Mapping[Path, int] | None = None) -> Timeline:
+def timeline(kernel: Kernel, trips: Mapping[Path, int] | None = None) -> StatementTimes:
     """Where the statements of a kernel stand in time, of roles one after the other. `trips` tells
     how many iterations loops are given when it is not their extent."""
-    line = Timeline({}, {}, {})
+    line = StatementTimes({}, {}, {})
     _lay_out(kernel.body, (), 0, line, trips or {})
     return line
 
 
-def _lay_out(body: Body, path: Path, now: int, line: Timeline, known: Mapping[Path, int]) -> int:
+def _lay_out(
+    body: Body, path: Path, now: int, line: StatementTimes, known: Mapping[Path, int]
+) -> int:
     """The time at the end of a body that starts at `now`."""
     for i, statement in enumerate(body):
         here = (*path, i)

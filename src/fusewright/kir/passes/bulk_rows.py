@@ -24,7 +24,7 @@ from fusewright.target import BULK_ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class StagedLoad:
     """A load from global memory that a store to shared memory follows, inside `loops`."""
 
     load: Load
@@ -47,7 +47,7 @@ class BulkRows:
     source_step: int
 
 
-def rows_of(pairs: Sequence[Pair], kernel: Kernel) -> BulkRows:
+def rows_of(pairs: Sequence[StagedLoad], kernel: Kernel) -> BulkRows:
     """The rows that the copies of one buffer make up, over all threads of a block.
 
     Raises ScheduleError when they are no rows of equal size at equal distances, when a row is not
@@ -88,7 +88,7 @@ class _Elements:
     rest: Expr
 
 
-def _elements(p: Pair, kernel: Kernel) -> _Elements:
+def _elements(p: StagedLoad, kernel: Kernel) -> _Elements:
     known: dict[Var, Array] = thread_values(kernel)
     for i, loop in enumerate(p.loops):
         extent = loop.extent.interval[1]
@@ -113,7 +113,7 @@ def _elements(p: Pair, kernel: Kernel) -> _Elements:
     return _Elements(out[0], out[1], add(p.load.index, mul(split[0], -1)))
 
 
-def _where(p: Pair, known: Known) -> Array:
+def _where(p: StagedLoad, known: Known) -> Array:
     """Which threads and iterations copy anything."""
     if p.load.predicate != p.store.predicate and p.load.fill is not None:
         raise _refusal(p.store.dst, "some elements are filled in, not copied")

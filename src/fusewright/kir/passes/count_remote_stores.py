@@ -83,7 +83,7 @@ def _changed(body: Body, changed: Mapping[Statement, Statement | tuple[Statement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _SingleRun:
     """Statements that some threads of a block run once: those of the kernel's own body, or those of
     a role in it."""
 
@@ -91,10 +91,10 @@ class _Run:
     role: Role | None = None
 
 
-def _runs(kernel: Kernel) -> list[_Run]:
+def _runs(kernel: Kernel) -> list[_SingleRun]:
     """The bodies of a kernel that are run once, without a condition."""
     roles = (r for s in kernel.body if isinstance(s, Roles) for r in s.body)
-    return [_Run(kernel.body), *(_Run(r.body, r) for r in roles if isinstance(r, Role))]
+    return [_SingleRun(kernel.body), *(_SingleRun(r.body, r) for r in roles if isinstance(r, Role))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,7 @@ class _Exchange:
     nbytes: int
 
 
-def _exchanges(kernel: Kernel, run: _Run) -> list[_Exchange]:
+def _exchanges(kernel: Kernel, run: _SingleRun) -> list[_Exchange]:
     """What the statements of a body itself store and then read; stores that are used at one place
     together."""
     buffers = _once_exchanged(kernel, run)
@@ -122,7 +122,7 @@ def _exchanges(kernel: Kernel, run: _Run) -> list[_Exchange]:
     return found
 
 
-def _once_exchanged(kernel: Kernel, run: _Run) -> frozenset[Buffer]:
+def _once_exchanged(kernel: Kernel, run: _SingleRun) -> frozenset[Buffer]:
     """The buffers that only remote stores of this body itself write, all before they are read, with
     as many bytes for every block."""
     stored = statements_of(kernel, RemoteStore)
@@ -138,7 +138,7 @@ def _once_exchanged(kernel: Kernel, run: _Run) -> frozenset[Buffer]:
     return frozenset(good)
 
 
-def _delivered(s: RemoteStore, kernel: Kernel, run: _Run) -> int | None:
+def _delivered(s: RemoteStore, kernel: Kernel, run: _SingleRun) -> int | None:
     return delivered_nbytes(s, s.rank, s.nbytes, kernel, run.role)
 
 

@@ -65,12 +65,12 @@ def expand_reductions(kernel: Kernel) -> Kernel:
     checks:   block extents are constant
     order:    before syncs are placed, which then order the workspace like all shared memory
     """
-    expander = _Expander(kernel)
+    expander = _ReductionExpander(kernel)
     return map_bodies(kernel, expander.body)
 
 
 @dataclass(frozen=True, slots=True)
-class Digit:
+class BlockDigit:
     """A block dimension as `low + clean*high`: `low` in [0, clean), `high` in [0, extent/clean).
 
     `bit` is the weight of `low` in the thread number, `stride` that of the whole variable.
@@ -100,10 +100,10 @@ class Digit:
 class ThreadGroup:
     """How the threads of a block fall into groups that reduce together."""
 
-    digits: tuple[Digit, ...]
+    digits: tuple[BlockDigit, ...]
 
     @property
-    def reduced(self) -> tuple[Digit, ...]:
+    def reduced(self) -> tuple[BlockDigit, ...]:
         return tuple(d for d in self.digits if d.is_reduced)
 
     @property
@@ -175,7 +175,7 @@ class ThreadGroup:
 def group_of(kernel: Kernel, dims: tuple[str, ...]) -> ThreadGroup:
     """The groups of threads of a block, or of a cluster if `dims` asks for its blocks, that agree
     in the block dimensions not in `dims`."""
-    digits: list[Digit] = []
+    digits: list[BlockDigit] = []
     bit, stride, is_clean = 1, 1, True
     for name, dim in zip(DIMS, kernel.block, strict=False):
         extent = dim.extent
@@ -185,12 +185,12 @@ def group_of(kernel: Kernel, dims: tuple[str, ...]) -> ThreadGroup:
             continue
         room = WARP_SIZE // bit if is_clean else 1
         clean = min(extent.value & -extent.value, room)
-        digits.append(Digit(dim.var, extent.value, clean, bit, stride, name in dims))
+        digits.append(BlockDigit(dim.var, extent.value, clean, bit, stride, name in dims))
         bit, stride = bit * clean, stride * extent.value
         is_clean = is_clean and clean == extent.value
     for dim in kernel.cluster:
         if dim.var.name in dims:
-            digits.append(Digit(dim.var, kernel.cluster_size, 1, bit, stride, True))
+            digits.append(BlockDigit(dim.var, kernel.cluster_size, 1, bit, stride, True))
     return ThreadGroup(tuple(digits))
 
 
@@ -204,7 +204,7 @@ def _mixed(digits: Iterable[tuple[Expr, int]]) -> Expr:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _ReductionSteps:
     """The statements of one ThreadReduce, in the order in which joint ones are interleaved."""
 
     allocs: list[Statement] = field(default_factory=list[Statement])
@@ -251,7 +251,7 @@ class _Adder:
         return [Compute("copy", self.total, (r.identity,)), For(k, Int(trips), (load, add))]
 
 
-class _Expander:
+class _ReductionExpander:
     """Expands the ThreadReduces of one kernel; numbers the buffers it makes."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -361,8 +361,8 @@ class _Expander:
             out += _butterflies(r, group.masks, lane)
         return out
 
-    def _plan(self, r: ThreadReduce) -> _Plan:
-        group, plan = group_of(self._kernel, r.dims), _Plan()
+    def _plan(self, r: ThreadReduce) -> _ReductionSteps:
+        group, plan = group_of(self._kernel, r.dims), _ReductionSteps()
         self._count += 1
         if not _same_register(r.src, r.dst):
             plan.within.append(Compute("copy", r.dst, (r.src,)))
@@ -398,7 +398,7 @@ class _Expander:
         return out
 
     def _through_memory(
-        self, r: ThreadReduce, group: ThreadGroup, plan: _Plan, temporary: Buffer
+        self, r: ThreadReduce, group: ThreadGroup, plan: _ReductionSteps, temporary: Buffer
     ) -> None:
         size, turn = group.groups * group.rest, ZERO
         if self._crosses_blocks(r) and r in self._turns:
@@ -421,7 +421,7 @@ class _Expander:
             self._load_share(r, group, workspace, plan)
             plan.across += _butterflies(r, group.masks, temporary)
 
-    def _load_all(self, r: ThreadReduce, workspace: _Workspace, plan: _Plan) -> None:
+    def _load_all(self, r: ThreadReduce, workspace: _Workspace, plan: _ReductionSteps) -> None:
         """Every thread loads all partials of its group and adds them as a tree."""
         count, buffer = workspace.count, workspace.buffer
         if count > DIRECT_LOADS:
@@ -439,7 +439,7 @@ class _Expander:
         plan.across += _tree(r, parts, count)
 
     def _load_share(
-        self, r: ThreadReduce, group: ThreadGroup, workspace: _Workspace, plan: _Plan
+        self, r: ThreadReduce, group: ThreadGroup, workspace: _Workspace, plan: _ReductionSteps
     ) -> None:
         """The `lanes` threads that hold one partial share the loads: thread k loads partials k,
         k + lanes, ..., and a butterfly over them follows."""
@@ -458,7 +458,7 @@ class _Expander:
         plan.across += _tree(r, parts, count)
 
     def _load_in_loop(
-        self, r: ThreadReduce, step: int, first: Expr, workspace: _Workspace, plan: _Plan
+        self, r: ThreadReduce, step: int, first: Expr, workspace: _Workspace, plan: _ReductionSteps
     ) -> None:
         part = self._buffer("part", r, 1, Memory.LOCAL)
         trips = -(-workspace.count // step)

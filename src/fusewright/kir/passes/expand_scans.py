@@ -38,7 +38,7 @@ from fusewright.kir.ir import (
     Store,
     ThreadScan,
 )
-from fusewright.kir.passes.expand_reductions import Digit, ThreadGroup, group_of
+from fusewright.kir.passes.expand_reductions import BlockDigit, ThreadGroup, group_of
 from fusewright.kir.traverse import map_bodies
 from fusewright.memory import Memory
 from fusewright.schedule.block_scan import MOST_LOADED
@@ -53,12 +53,12 @@ def expand_scans(kernel: Kernel) -> Kernel:
     checks:   block extents are constant
     order:    beside expand_reductions, before syncs are placed, which then order the workspace
     """
-    expander = _Expander(kernel)
+    expander = _ScanExpander(kernel)
     return map_bodies(kernel, lambda body: expand_runs(body, ThreadScan, expander.run))
 
 
 @dataclass(slots=True)
-class _Plan:
+class _ScanSteps:
     """The statements of one ThreadScan, in the order in which those of a run are interleaved."""
 
     allocs: list[Statement] = field(default_factory=list[Statement])
@@ -68,7 +68,7 @@ class _Plan:
     across: list[Statement] = field(default_factory=list[Statement])
 
 
-class _Expander:
+class _ScanExpander:
     """Expands the ThreadScans of one kernel; numbers the buffers it makes."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -86,8 +86,8 @@ class _Expander:
             *(x for p in plans for x in p.across),
         ]
 
-    def _plan(self, s: ThreadScan) -> _Plan:
-        plan = _Plan()
+    def _plan(self, s: ThreadScan) -> _ScanSteps:
+        plan = _ScanSteps()
         self._count += 1
         group = group_of(self._kernel, (s.dim,))
         if not group.reduced:  # one thread along the dimension
@@ -124,7 +124,7 @@ class _Expander:
         plan.across.append(_combine(s, s.dst, before))
         return plan
 
-    def _within_warp(self, s: ThreadScan, group: ThreadGroup, before: Reg, plan: _Plan) -> Reg:
+    def _within_warp(self, s: ThreadScan, group: ThreadGroup, before: Reg, plan: _ScanSteps) -> Reg:
         """Puts `fn` over the lanes of this `high` digit before a thread into `before`; the register
         with that of its own lane too."""
         upto, other = self._register("upto", s, plan), self._register("other", s, plan)
@@ -154,7 +154,9 @@ class _Expander:
         there = here + minimum(Int(distance), digit.clean - 1 - digit.low) * digit.bit
         return Shuffle(*registers, "index", mod(there, WARP_SIZE))
 
-    def _across_warps(self, s: ThreadScan, digit: Digit, totals: _Totals, plan: _Plan) -> None:
+    def _across_warps(
+        self, s: ThreadScan, digit: BlockDigit, totals: _Totals, plan: _ScanSteps
+    ) -> None:
         """Every thread loads all totals: those before its own go to the result, all to the
         carry."""
         part = self._register("part", s, plan)
@@ -166,7 +168,9 @@ class _Expander:
         )
         plan.across.append(For(j, Int(digit.highs), body))
 
-    def _scan_totals(self, s: ThreadScan, digit: Digit, totals: _Totals, plan: _Plan) -> None:
+    def _scan_totals(
+        self, s: ThreadScan, digit: BlockDigit, totals: _Totals, plan: _ScanSteps
+    ) -> None:
         """One thread of a group replaces each total by what is before it, and puts that of all
         behind them; scans beside each other take threads of different warps for it."""
         low, high = _places(s, digit)
@@ -193,12 +197,12 @@ class _Expander:
             _combine(s, s.carry, part),
         ]
 
-    def _register(self, name: str, s: ThreadScan, plan: _Plan) -> Reg:
+    def _register(self, name: str, s: ThreadScan, plan: _ScanSteps) -> Reg:
         buffer = Buffer(f"{name}{self._count}", s.src.buffer.dtype, Int(1), Memory.LOCAL)
         plan.allocs.append(Alloc(buffer))
         return Reg(buffer)
 
-    def _workspace(self, s: ThreadScan, size: int, plan: _Plan) -> Buffer:
+    def _workspace(self, s: ThreadScan, size: int, plan: _ScanSteps) -> Buffer:
         dtype, name = s.src.buffer.dtype, f"totals{self._count}"
         buffer = Buffer(name, dtype, Int(size), Memory.SHARED, MAX_VECTOR_NBYTES)
         plan.allocs.append(Alloc(buffer))
@@ -214,7 +218,7 @@ class _Totals:
     step: int
 
 
-def _places(s: ThreadScan, digit: Digit) -> tuple[Expr, Expr]:
+def _places(s: ThreadScan, digit: BlockDigit) -> tuple[Expr, Expr]:
     """The digits of a thread, counted in the direction of the scan."""
     if not s.reverse:
         return digit.low, digit.high

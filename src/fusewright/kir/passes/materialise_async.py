@@ -35,7 +35,7 @@ from fusewright.kir.ir import (
     Statement,
     Store,
 )
-from fusewright.kir.passes.bulk_rows import BulkRows, Pair, rows_of
+from fusewright.kir.passes.bulk_rows import BulkRows, StagedLoad, rows_of
 from fusewright.kir.passes.pack_shared import check_each_fits
 from fusewright.kir.substitute import Substitution, with_fresh_loops
 from fusewright.kir.traverse import own_values, walk_statements
@@ -96,7 +96,7 @@ class _Tile:
 
     alloc: Alloc
     nest: Statement
-    pairs: tuple[Pair, ...]
+    pairs: tuple[StagedLoad, ...]
 
     @property
     def buffer(self) -> Buffer:
@@ -161,7 +161,9 @@ class _Materialiser:
                 out.append(s)
         return out
 
-    def _bulk(self, tile: _Tile, ring: _Barriers, number: Expr, offset: Expr) -> list[Statement]:
+    def _bulk(
+        self, tile: _Tile, ring: _RingBarriers, number: Expr, offset: Expr
+    ) -> list[Statement]:
         """The copies of one tile, announced to its mbarrier; `offset` of its place in a ring."""
         rows = rows_of(tile.pairs, self._kernel)
         nbytes = rows.count * rows.size * rows.dst.dtype.nbytes
@@ -170,12 +172,12 @@ class _Materialiser:
         expect = MbarExpect(next(self._ids), why, ring.buffer, slot, nbytes, _ISSUER)
         return [expect, _row_copies(rows, ring.buffer, slot, offset)]
 
-    def _wait(self, tile: _Tile, ring: _Barriers, number: Expr) -> MbarWait:
+    def _wait(self, tile: _Tile, ring: _RingBarriers, number: Expr) -> MbarWait:
         parity = mod(floordiv(number, ring.stages), 2)
         slot = mod(number, ring.stages)
         return MbarWait(next(self._ids), f"tile of {tile.buffer}", ring.buffer, slot, parity)
 
-    def _barriers(self, tile: _Tile, around: _Around) -> _Barriers:
+    def _barriers(self, tile: _Tile, around: _Around) -> _RingBarriers:
         """New mbarriers, one for each place of the ring, made before everything else."""
         if around.in_branch:
             raise ScheduleError(
@@ -187,7 +189,7 @@ class _Materialiser:
         v = Var(f"m_{tile.buffer}", 0, stages - 1)
         init = MbarInit(next(self._ids), f"places of {tile.buffer}", buffer, v, 1, _ISSUER)
         self.barriers += [Alloc(buffer), For(v, Int(stages), (init,))]
-        return _Barriers(buffer, stages)
+        return _RingBarriers(buffer, stages)
 
     # --- rings ----------------------------------------------------------------------------------
 
@@ -206,7 +208,7 @@ class _Materialiser:
         return _Ring(self, loop, around, tiles).statements()
 
     def tile_copies(
-        self, tile: _Tile, ring: _Barriers | None, number: Expr, offset: Expr
+        self, tile: _Tile, ring: _RingBarriers | None, number: Expr, offset: Expr
     ) -> list[Statement]:
         """The copies of one tile of a ring to a place in it."""
         if ring is None:
@@ -218,7 +220,7 @@ class _Materialiser:
         return AsyncCommit(next(self._ids), why, AsyncKind.CP_ASYNC)
 
     def waits(
-        self, tiles: Sequence[_Tile], rings: Sequence[_Barriers | None], number: Expr, keep: int
+        self, tiles: Sequence[_Tile], rings: Sequence[_RingBarriers | None], number: Expr, keep: int
     ) -> list[Statement]:
         """What a tile waits for before it is used."""
         out: list[Statement] = [
@@ -229,7 +231,7 @@ class _Materialiser:
             out.append(AsyncWait(next(self._ids), why, AsyncKind.CP_ASYNC, keep))
         return out
 
-    def ring_of_barriers(self, tile: _Tile, around: _Around) -> _Barriers | None:
+    def ring_of_barriers(self, tile: _Tile, around: _Around) -> _RingBarriers | None:
         """The mbarriers of a ring that bulk copies fill."""
         if tile.alloc.copied is AsyncKind.CP_ASYNC:
             return None
@@ -237,7 +239,7 @@ class _Materialiser:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Barriers:
+class _RingBarriers:
     """An mbarrier for each of the places of a ring."""
 
     buffer: Buffer
@@ -356,7 +358,7 @@ def _writes(s: Statement, buffer: Buffer) -> bool:
     return isinstance(s, Store) and s.dst is buffer
 
 
-def _pairs(body: Sequence[Statement], alloc: Alloc, loops: tuple[For, ...]) -> Iterator[Pair]:
+def _pairs(body: Sequence[Statement], alloc: Alloc, loops: tuple[For, ...]) -> Iterator[StagedLoad]:
     buffer = alloc.buffer
     loads: dict[Buffer, Load] = {}
     for s in body:
@@ -369,7 +371,7 @@ def _pairs(body: Sequence[Statement], alloc: Alloc, loops: tuple[For, ...]) -> I
                 loads[s.dst.buffer] = s
             case Store() if s.dst is buffer and _is_same(loads.get(s.src.buffer), s):
                 _check_whole(loads[s.src.buffer], alloc)
-                yield Pair(loads[s.src.buffer], s, loops)
+                yield StagedLoad(loads[s.src.buffer], s, loops)
             case _:
                 raise ScheduleError(
                     f"{buffer} is to be filled by asynchronous copies, but beside its elements "
@@ -431,7 +433,7 @@ def _with_copies(nest: Statement, tile: _Tile) -> Statement:
     return rewrite(nest, edit)
 
 
-def _copy(p: Pair) -> Statement:
+def _copy(p: StagedLoad) -> Statement:
     load, store = p.load, p.store
     nbytes = load.width * load.src.dtype.nbytes
     if nbytes not in CP_ASYNC_NBYTES:

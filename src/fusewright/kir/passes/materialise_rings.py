@@ -65,7 +65,7 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
         raise ScheduleError(
             f"{kernel.name} copies boxes, which {target} does not do; copy by cp_async"
         )
-    new = _Materialiser(kernel).kernel()
+    new = _RingMaterialiser(kernel).kernel()
     check_each_fits(new, target)
     return new
 
@@ -73,7 +73,7 @@ def materialise_rings(kernel: Kernel, target: Target) -> Kernel:
 # --- making it ----------------------------------------------------------------------------------
 
 
-class _Materialiser:
+class _RingMaterialiser:
     """Rewrites the bodies in which tiles live; their memory and mbarriers come before all else."""
 
     def __init__(self, kernel: Kernel) -> None:

@@ -37,7 +37,7 @@ def place_fences(kernel: Kernel, target: Target) -> Kernel:
     added: dict[tuple[Path, int], list[ProxyFence]] = {}
     number = next_sync_id(kernel)
     while pending:
-        offers: dict[tuple[Path, int, Memory], _Gap] = {}
+        offers: dict[tuple[Path, int, Memory], _FencePlace] = {}
         for h in pending:
             for g in _offers(h, syncs, places):
                 offers.setdefault((g.body, g.index, g.fence.space), g)
@@ -55,7 +55,7 @@ def place_fences(kernel: Kernel, target: Target) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Gap:
+class _FencePlace:
     """A fence before statement `index` of the body at `body`."""
 
     body: Path
@@ -65,7 +65,7 @@ class _Gap:
 
 def _offers(
     h: Hazard, syncs: Sequence[tuple[StatementSite, SyncPoint]], places: dict[Path, StatementSite]
-) -> Iterator[_Gap]:
+) -> Iterator[_FencePlace]:
     """Where a fence may cover the hazard: right before the arrival at each sync that orders it, or,
     for one thread, before the access in the deepest body that holds both."""
     space = h.before_buffer.memory
@@ -84,6 +84,6 @@ def _offers(
     yield _gap(body, h.after[len(body)], scopes, space)
 
 
-def _gap(body: Path, index: int, scopes: tuple[Scope, ...], space: Memory) -> _Gap:
+def _gap(body: Path, index: int, scopes: tuple[Scope, ...], space: Memory) -> _FencePlace:
     point = sync_at(gap_position(body, index), scopes, SyncScope.BLOCK)
-    return _Gap(body, index, Fence(point, space))
+    return _FencePlace(body, index, Fence(point, space))

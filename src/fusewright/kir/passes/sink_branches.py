@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from fusewright.core.regions import EVERYWHERE, Region, Regions
+from fusewright.core.regions import EVERYWHERE, PointRegion, Regions
 from fusewright.kir.analysis.lane_regions import FEW_WARPS, joined_lanes
 from fusewright.kir.analysis.needs import is_choice, needs
 from fusewright.kir.analysis.uniformity import is_warp_uniform, parting_share
 from fusewright.kir.ir import Body, Compute, If, Kernel, Load, Statement
-from fusewright.kir.passes.sinking import Branch, Clusters, Plan, Sinking
+from fusewright.kir.passes.sinking import Clusters, Plan, Sinking, SunkBranch
 from fusewright.kir.traverse import map_bodies
 
 UNIFORM_WORK = 8
@@ -54,7 +54,7 @@ def _sunk(body: Body, kernel: Kernel) -> Body:
     return Sinking(_plan(found, chosen, late), _chains, takes_allocs=True).run()
 
 
-def _plan(found: Found, regions: frozenset[Region], late: set[Region]) -> Plan:
+def _plan(found: Found, regions: frozenset[PointRegion], late: set[PointRegion]) -> Plan:
     """The statements that somebody needs, each with the branch it belongs in; loads wait for
     those that are `late`."""
     plan: Plan = []
@@ -64,42 +64,44 @@ def _plan(found: Found, regions: frozenset[Region], late: set[Region]) -> Plan:
             case Compute() | Load() if not needed:
                 continue
             case Compute() if region is not None:
-                plan.append((s, Branch(region)))
+                plan.append((s, SunkBranch(region)))
             case Load() if region is not None:
-                plan.append((_without_fill(s, region), Branch(region, early=region not in late)))
+                plan.append(
+                    (_without_fill(s, region), SunkBranch(region, early=region not in late))
+                )
             case _:
                 plan.append((s, None))
     return plan
 
 
-def _worthwhile(found: Found, kernel: Kernel) -> frozenset[Region]:
+def _worthwhile(found: Found, kernel: Kernel) -> frozenset[PointRegion]:
     """The regions to branch on: something is chosen there, and the work repays the branch."""
-    work: dict[Region, int] = {}
-    chosen: dict[Region, None] = {}
+    work: dict[PointRegion, int] = {}
+    chosen: dict[PointRegion, None] = {}
     for s, regions in found:
         if isinstance(s, Compute) and len(regions) == 1 and regions != EVERYWHERE:
             work[regions[0]] = work.get(regions[0], 0) + 1
             if is_choice(s):
                 chosen[regions[0]] = None
 
-    def is_enough(r: Region) -> bool:
+    def is_enough(r: PointRegion) -> bool:
         return work[r] >= UNIFORM_WORK + PARTING_WORK * parting_share(r.condition, kernel)
 
     return frozenset(r for r in chosen if is_enough(r))
 
 
-def _is_free_of_others(region: Region, regions: Iterable[Region], kernel: Kernel) -> bool:
+def _is_free_of_others(region: PointRegion, regions: Iterable[PointRegion], kernel: Kernel) -> bool:
     """Whether loads may wait for the branch on a region: no thread has others under way then."""
     alone = all(r == region or r.excludes(region) for r in regions)
     return alone and is_warp_uniform(region.condition, kernel)
 
 
-def _parts_few(region: Region, kernel: Kernel) -> bool:
+def _parts_few(region: PointRegion, kernel: Kernel) -> bool:
     """Whether hardly any warp takes another branch, too, which its loads would then wait for."""
     return parting_share(region.condition, kernel) <= FEW_WARPS
 
 
-def _without_fill(s: Load, region: Region) -> Load:
+def _without_fill(s: Load, region: PointRegion) -> Load:
     """The load without the value that nobody sees, since it is read where it takes place only."""
     if s.fill is None or not region.implies(s.predicate):
         return s
@@ -109,7 +111,7 @@ def _without_fill(s: Load, region: Region) -> Load:
 def _chains(clusters: Clusters) -> Body:
     """Branches on regions that exclude each other become one chain."""
     out: list[Statement] = []
-    chain: list[tuple[Region, Body]] = []
+    chain: list[tuple[PointRegion, Body]] = []
     for branch, body in clusters:
         new = branch.region
         if len(chain) == LONGEST_CHAIN or not all(r.excludes(new) for r, _ in chain):
@@ -119,7 +121,7 @@ def _chains(clusters: Clusters) -> Body:
     return (*out, *_chained(chain))
 
 
-def _chained(branches: list[tuple[Region, Body]]) -> Body:
+def _chained(branches: list[tuple[PointRegion, Body]]) -> Body:
     """One branch inside the `else` of the one before."""
     chain: Body = ()
     for region, body in reversed(branches):

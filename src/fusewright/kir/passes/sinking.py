@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusewright.core.regions import Region
+from fusewright.core.regions import PointRegion
 from fusewright.kir.analysis.needs import Slot, slots_read, slots_written
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, Load, Statement, Store
 from fusewright.kir.traverse import own_registers, walk_statements
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class SunkBranch:
     """A branch to be: where it is taken; `early` holds the loads that start before other work."""
 
-    region: Region
+    region: PointRegion
     early: bool = False
 
 
-Plan: TypeAlias = list[tuple[Statement, Branch | None]]
-Clusters: TypeAlias = list[tuple[Branch, Body]]
+Plan: TypeAlias = list[tuple[Statement, SunkBranch | None]]
+Clusters: TypeAlias = list[tuple[SunkBranch, Body]]
 """The statements of branches, in the order in which these are placed."""
 
 
-class _Touched:
+class _RegisterUses:
     """A statement, and the registers it reads and writes."""
 
     __slots__ = ("reads", "statement", "writes")
@@ -46,14 +46,14 @@ class _Cluster:
         self.writes: set[Slot] = set()
         self.loads = self.stores = False
 
-    def add(self, t: _Touched) -> None:
+    def add(self, t: _RegisterUses) -> None:
         self.statements.append(t.statement)
         self.reads |= t.reads
         self.writes |= t.writes
         self.loads |= isinstance(t.statement, Load)
         self.stores |= isinstance(t.statement, Store)
 
-    def blocks(self, t: _Touched) -> bool:
+    def blocks(self, t: _RegisterUses) -> bool:
         """Whether a statement that stands behind these may not move in front of them."""
         if not self.writes.isdisjoint(t.reads | t.writes) or not self.reads.isdisjoint(t.writes):
             return True
@@ -78,7 +78,7 @@ class Sinking:
         self._plan = plan
         self._place = place
         self._takes_allocs = takes_allocs
-        self._clusters: dict[Branch, _Cluster] = {}
+        self._clusters: dict[SunkBranch, _Cluster] = {}
         self._behind = _Cluster()
         self._coming = Counter(b for _, b in plan if b is not None)
         self._mentions = _mentions(s for s, _ in plan)
@@ -93,11 +93,11 @@ class Sinking:
         self._flush()
         return tuple(self.out)
 
-    def _sink(self, s: Statement, branch: Branch) -> None:
+    def _sink(self, s: Statement, branch: SunkBranch) -> None:
         """Let a statement wait with the others of its branch, in front of branches that began to
         wait later and behind loads that start early. No thread sees in which order statements of
         regions that exclude each other stand."""
-        t = _Touched(s)
+        t = _RegisterUses(s)
         self._coming[branch] -= 1
         waiting = list(self._clusters)
         later = waiting[waiting.index(branch) + 1 :] if branch in waiting else []
@@ -116,7 +116,7 @@ class Sinking:
             case Alloc():
                 self.out.append(s)
             case Compute() | Load() | Store():
-                t = _Touched(s)
+                t = _RegisterUses(s)
                 if not any(c.blocks(t) for c in (*self._clusters.values(), self._behind)):
                     self.out.append(s)
                 elif any(self._coming[b] for b in self._clusters):

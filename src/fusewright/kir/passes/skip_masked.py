@@ -25,7 +25,7 @@ from fusewright.kir.ir import (
     Statement,
 )
 from fusewright.kir.passes.sink_branches import UNIFORM_WORK
-from fusewright.kir.passes.sinking import Branch, Clusters, Sinking
+from fusewright.kir.passes.sinking import Clusters, Sinking, SunkBranch
 from fusewright.kir.traverse import map_body, with_bodies
 from fusewright.memory import Memory
 
@@ -62,7 +62,7 @@ def _skipped(body: Body, kernel: Kernel, *, is_loop: bool = False) -> Body:
     masked = masked_lanes(body, kernel)
     while masked:
         chunks = [masked[k].chunk if k in masked else None for k in range(len(body))]
-        plan = [(s, c and Branch(c.region)) for s, c in zip(body, chunks, strict=True)]
+        plan = [(s, c and SunkBranch(c.region)) for s, c in zip(body, chunks, strict=True)]
         halves = _Halves(body, masked)
         found = Sinking(plan, halves.place, takes_allocs=False).run()
         poor = halves.poor(kernel)

@@ -22,7 +22,7 @@ from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.products import strided_operand
-from fusewright.schedule.views import Operand, View, operand
+from fusewright.schedule.views import OperandView, View, operand
 from fusewright.target import MAX_VECTOR_NBYTES
 
 MOST_LANES = 8
@@ -322,7 +322,7 @@ def own_lanes(flow: Dataflow, s: Stage, lane_axis: object) -> Var | None:
 
 
 def _with_data(
-    flow: Dataflow, v: View, read: Operand
+    flow: Dataflow, v: View, read: OperandView
 ) -> tuple[tuple[Expr, ...], tuple[tuple[Var, Expr], ...]]:
     """The coordinates at which an operand is read, those that data supplies as variables, and for
     each of these the place of that data."""

@@ -26,8 +26,8 @@ from fusewright.fusion.ir import Parts, ViewBase
 from fusewright.fusion.persistent_rows import (
     FURTHER,
     THREADS_OF_ROWS,
-    Held,
     PersistentRows,
+    RowRegisters,
     persistent_rows,
     ways_of,
 )
@@ -297,12 +297,12 @@ def _moving(flow: Dataflow, copies: list[Stage], rows: AxisClass, row: AxisClass
 
 def _held(
     flow: Dataflow, copies: list[Stage], moving: list[Stage], row: AxisClass, sums: int
-) -> Held:
+) -> RowRegisters:
     """What is held of the inputs that vary along a row; those that do not vary between the rows
     that a block walks over stay."""
     along = [c for c in copies if flow.graph.depends(row, c.frame.output)]
     shared = tuple(c.dtype.nbytes for c in along if c not in moving)
-    return Held(tuple(c.dtype.nbytes for c in moving), shared, sums)
+    return RowRegisters(tuple(c.dtype.nbytes for c in moving), shared, sums)
 
 
 def _fast_kept(row: Stage) -> tuple[AxisClass, ...]:

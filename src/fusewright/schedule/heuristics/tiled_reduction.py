@@ -118,7 +118,7 @@ class TiledReduction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _TiledAxis:
     """One axis, cut for vectors along it: what lies outside of a tile, a tile, its vectors and
     their lanes."""
 
@@ -128,10 +128,10 @@ class _Side:
     lanes: AxisClass
 
     @staticmethod
-    def of(flow: Dataflow, axis: AxisClass, size: int, width: int) -> _Side:
+    def of(flow: Dataflow, axis: AxisClass, size: int, width: int) -> _TiledAxis:
         """An axis with tiles of `size` elements, in vectors of `width`."""
         outer, tile = flow.graph.split(axis, size)
-        return _Side(outer, tile, *flow.graph.split(tile, width))
+        return _TiledAxis(outer, tile, *flow.graph.split(tile, width))
 
 
 class TiledReductionPlanner:
@@ -279,7 +279,7 @@ class TiledReductionPlanner:
         inline_to(flow, {s: threads for s in loads if s.inline_depth > threads})
         return None if any(misplaced(flow)) else widths
 
-    def _allowed(self, plan: TiledReduction, moved: _Moved) -> tuple[int, int]:
+    def _allowed(self, plan: TiledReduction, moved: _MovedTiles) -> tuple[int, int]:
         """The widths of a plan, half of those that some of its large accesses do not have."""
         at_memory = at_large(self._flow, self._reference)
         near = all(_is_wide(s) for s in at_memory if s not in moved.far)
@@ -313,8 +313,8 @@ class _Tiling:
     """The loops around tiles, the two sides of a tile, and the loops along either of them."""
 
     around: tuple[Loop, ...]
-    near: _Side
-    far: _Side
+    near: _TiledAxis
+    far: _TiledAxis
     near_loops: tuple[Loop, ...]
     far_loops: tuple[Loop, ...]
 
@@ -328,8 +328,8 @@ class _Tiling:
             near_axes, far_axes = far_axes, near_axes
         near_run = run_of(flow, near_axes, accesses, None if plan.is_whole else plan.near)
         far_run = run_of(flow, far_axes, accesses, plan.far)
-        near = _Side.of(flow, near_run.run, plan.near, plan.near_width)
-        far = _Side.of(flow, far_run.run, plan.far, plan.far_width)
+        near = _TiledAxis.of(flow, near_run.run, plan.near, plan.near_width)
+        far = _TiledAxis.of(flow, far_run.run, plan.far, plan.far_width)
         own = [*far_run.outside, Loop(far.outer)], [*near_run.outside, Loop(near.outer)]
         kept, walked = own if plan.inner else own[::-1]
         block = merge_all(flow, kept) or kept[-1]
@@ -346,7 +346,7 @@ class _Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
+class _MovedTiles:
     """What goes through tiles: the tiles, the stages with loops along the far side, and those of
     them that take results out of tiles."""
 
@@ -355,7 +355,7 @@ class _Moved:
     taken: tuple[Stage, ...]
 
 
-def _insert_tiles(flow: Dataflow, across: Sequence[LargeAccess]) -> _Moved:
+def _insert_tiles(flow: Dataflow, across: Sequence[LargeAccess]) -> _MovedTiles:
     """Copies of tensors through shared memory, one for all readers of an input."""
     readers: dict[Stage, list[Stage]] = {}
     for a in across:
@@ -366,11 +366,11 @@ def _insert_tiles(flow: Dataflow, across: Sequence[LargeAccess]) -> _Moved:
     tiles = (*(tile for _, tile, _ in chains), *(tile for _, tile in stores))
     taken = tuple(copy_after(flow, tile) for _, tile in stores)
     far = (*(s for chain in chains for s in chain[:2]), *taken, *(y for y, _ in stores))
-    return _Moved(tiles, far, taken)
+    return _MovedTiles(tiles, far, taken)
 
 
 def _loops(
-    flow: Dataflow, along: _Side, across: _Side, counts: tuple[int, int, int]
+    flow: Dataflow, along: _TiledAxis, across: _TiledAxis, counts: tuple[int, int, int]
 ) -> tuple[Loop, ...]:
     """The loops by which the threads of a block take vectors along one side, line by line of the
     other. `counts`: of the threads, of those that take a line together, and of those along x: where
@@ -395,7 +395,9 @@ def _loops(
     return tuple(Loop(c, kind) for c, kind in inside if c.extent != ONE)
 
 
-def _exchanged(flow: Dataflow, tile: Stage, near: _Side, far: _Side) -> tuple[AxisClass, ...]:
+def _exchanged(
+    flow: Dataflow, tile: Stage, near: _TiledAxis, far: _TiledAxis
+) -> tuple[AxisClass, ...]:
     """A tile with lines along the near side, the granules of which are permuted, by as many as a
     line of the banks has, by the number of the far vector that a line belongs to."""
     graph = flow.graph

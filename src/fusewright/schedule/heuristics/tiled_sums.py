@@ -72,7 +72,7 @@ class TilePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Operand:
+class _Factor:
     """An input that is multiplied: what reads it, the axis that it has and the other operand lacks,
     and whether it lies contiguously along the depth."""
 
@@ -87,8 +87,8 @@ class _Product:
     """A sum over `depth` of products of two operands; `batch` are the axes that both have."""
 
     result: Stage
-    first: _Operand
-    second: _Operand
+    first: _Factor
+    second: _Factor
     batch: tuple[AxisClass, ...]
     depth: AxisClass
 
@@ -188,7 +188,7 @@ def product_of(flow: Dataflow) -> _Product | str:
         (a, only_a), (b, only_b) = (b, only_b), (a, only_a)
     batch = tuple(c for c in axes if c not in (depth, only_a[0], only_b[0]))
     first, second = (
-        _Operand(s, r, own[0], _is_deep(graph, s, r, depth))
+        _Factor(s, r, own[0], _is_deep(graph, s, r, depth))
         for (s, r), own in ((a, only_a), (b, only_b))
     )
     return _Product(result, first, second, batch, depth)
@@ -220,7 +220,7 @@ def _class(graph: AxisGraph, c: object) -> AxisClass | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _ProductSide:
     """One operand's axis, cut for a plan: tiles, a tile, and of a tile the threads and the rows, or
     columns, of each: `strips` that lie apart of `lanes` that lie together."""
 
@@ -249,12 +249,12 @@ def _sized(*loops: tuple[AxisClass, Parallel]) -> tuple[Loop, ...]:
     return tuple(Loop(c, kind) for c, kind in loops if c.extent != Int(1))
 
 
-def _side(graph: AxisGraph, o: _Operand, tile: int, own: int) -> _Side:
+def _side(graph: AxisGraph, o: _Factor, tile: int, own: int) -> _ProductSide:
     outer, inside = graph.split(o.own, tile)
     lanes = 1 if o.is_deep else math.gcd(own, STRIP, constant_value(o.own.extent) or 1)
     words, lane = graph.split(inside, lanes)
     strips, threads = graph.split(words, tile // own)
-    return _Side(outer, inside, threads, strips, lane)
+    return _ProductSide(outer, inside, threads, strips, lane)
 
 
 def _apply(flow: Dataflow, p: _Product, plan: TilePlan) -> bool:
@@ -303,7 +303,7 @@ def _apply(flow: Dataflow, p: _Product, plan: TilePlan) -> bool:
     return not any(misplaced(flow))
 
 
-def _tile(s: Schedule, o: _Operand) -> tuple[Stage, Stage]:
+def _tile(s: Schedule, o: _Factor) -> tuple[Stage, Stage]:
     """An operand's tile in shared memory, and the copy of its elements that a thread reads."""
     source, reader = ScheduledTensor(s, o.source), ScheduledTensor(s, o.reader)
     nbytes = _width(o) * o.source.dtype.nbytes
@@ -314,7 +314,7 @@ def _tile(s: Schedule, o: _Operand) -> tuple[Stage, Stage]:
     return tile.stage, tile.cache_after().stage
 
 
-def _width(o: _Operand) -> int:
+def _width(o: _Factor) -> int:
     """Elements of an input that are copied together: as many as every row begins with aligned, and
     divide it."""
     view = strided_operand(o.source)
@@ -326,8 +326,8 @@ def _width(o: _Operand) -> int:
 
 def _load(
     graph: AxisGraph,
-    o: _Operand,
-    side: _Side,
+    o: _Factor,
+    side: _ProductSide,
     depth: _Depth,
     around: tuple[Loop, ...],
     plan: TilePlan,
@@ -340,7 +340,9 @@ def _load(
     return (*around, *inside)
 
 
-def _read(o: _Operand, side: _Side, depth: _Depth, walk: tuple[Loop, ...]) -> tuple[Loop, ...]:
+def _read(
+    o: _Factor, side: _ProductSide, depth: _Depth, walk: tuple[Loop, ...]
+) -> tuple[Loop, ...]:
     """The loops by which a thread reads its elements of a tile: neighbours in one access."""
     if o.is_deep:
         inner = ((side.strips, Parallel.UNROLL), (depth.lanes, Parallel.VECTORIZE))

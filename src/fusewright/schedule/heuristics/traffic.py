@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusewright.axes.classes import Atom, AxisClass, AxisGraph
+from fusewright.axes.classes import AxisClass, AxisGraph, LineAtom
 from fusewright.axes.frames import Computed, Gathered, OperandAxis, Pinned
 from fusewright.core.expr import ONE, ZERO, Expr, constant_value, is_multiple, variables
 from fusewright.core.substitution import estimate
@@ -184,9 +184,9 @@ def _offset(s: Stage, tensor: Stage) -> Expr:
     return sum((n * -stride for n, stride in zip(low, strides_of(tensor), strict=False)), ZERO)
 
 
-def _borders(classes: Iterable[AxisClass]) -> dict[Atom, list[int]]:
+def _borders(classes: Iterable[AxisClass]) -> dict[LineAtom, list[int]]:
     """For every atom the strides at which digits of these classes begin and end, ascending."""
-    found: dict[Atom, set[int]] = {}
+    found: dict[LineAtom, set[int]] = {}
     for c in classes:
         for d in c.digits:
             ends = (constant_value(d.stride), constant_value(d.stride * d.extent))
@@ -195,7 +195,7 @@ def _borders(classes: Iterable[AxisClass]) -> dict[Atom, list[int]]:
 
 
 def _strides(
-    graph: AxisGraph, access: _Access, borders: dict[Atom, list[int]]
+    graph: AxisGraph, access: _Access, borders: dict[LineAtom, list[int]]
 ) -> dict[AxisClass, Expr]:
     """The stride of every piece of the axes, outermost in memory first."""
     table: list[tuple[AxisClass, Expr]] = []
@@ -207,7 +207,9 @@ def _strides(
     return dict(sorted(table, key=lambda entry: -estimate(entry[1])))
 
 
-def _pieces(graph: AxisGraph, c: AxisClass, borders: dict[Atom, list[int]]) -> Iterable[AxisClass]:
+def _pieces(
+    graph: AxisGraph, c: AxisClass, borders: dict[LineAtom, list[int]]
+) -> Iterable[AxisClass]:
     """A class cut at the borders inside its digits, innermost piece first."""
     rest = c
     for d in reversed(c.digits):
