@@ -119,3 +119,20 @@ def test_programs_without_semaphores_ask_for_nothing(gpu: FakeDriver, torch: Fak
     p = fw.compile(fw.trace(lambda x: x * 2, fw.TensorSpec((8,), "float32")))
     p(tensor(np.ones(8, np.float32)))
     assert states_of(gpu) == 0 and gpu.calls["cuStreamIsCapturing"] == 0
+
+
+def test_host_arrays_of_a_program_without_an_arena(gpu: FakeDriver) -> None:
+    """The kernel's sums lie beside its counter, in memory that is zero between runs."""
+    fusion = fw.trace(lambda x: fw.sum(x, axis=0), fw.TensorSpec((96, 512), "float32"))
+    with fw.config(deterministic=False):
+        s = fw.Schedule(fusion)
+        t = s.outputs[0]
+        t.split(1, 32).split(0, 128).reorder({2: 1, 1: 2})
+        t.parallelize(0, fw.BIDy).parallelize(1, fw.BIDx).parallelize(2, fw.TIDx)
+        t.request_serial_grid_reduction("arrival")
+        p = fw.compile(s)
+    assert p.host.stats["peak_bytes"] == 0 and p.host.stats["state_bytes"] > 4 * 512
+    for _ in range(3):
+        (y,) = p(X)
+        np.testing.assert_allclose(y, X.sum(axis=0), rtol=1e-5, atol=1e-5)
+    assert states_of(gpu) == 1

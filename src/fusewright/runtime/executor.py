@@ -255,7 +255,8 @@ class Executor:
             for shape, strides, dtype in self.result_types(sizes)
         ]
         own = [a for a, h in zip(outputs, self.holders, strict=True) if h is None]
-        nbytes = [a.nbytes for a in (*arrays, *own)] + [plan.arena_nbytes]
+        nbytes = [a.nbytes for a in (*arrays, *own)]
+        nbytes += [plan.arena_nbytes] if plan.arena_nbytes else []
         api = driver()
         memory: list[int] = []
         with current(device):

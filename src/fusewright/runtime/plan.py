@@ -334,8 +334,8 @@ class CallPlan:
 
     def enqueue(self, roots: Sequence[int], stream: int, device: int, *, graph: bool) -> None:
         """Launches everything on a stream, as a graph or one by one. `roots` are the addresses of
-        the host program's roots, without that of semaphores, which the runtime keeps. The caller
-        has made the device's context current."""
+        the host program's roots, without that of an arena of no bytes, and without that of
+        semaphores, which the runtime keeps. The caller has made the device's context current."""
         if graph and self._order:
             if self._replay_regions(tuple(roots), stream, device):
                 return
@@ -345,7 +345,8 @@ class CallPlan:
         else:
             try:
                 state = self._states.address(self._state_nbytes, stream)
-                self._enqueue((*roots, state), stream, device, graph=graph)
+                no_arena = (0,) * (len(self._host.roots) - 1 - len(roots))
+                self._enqueue((*roots, *no_arena, state), stream, device, graph=graph)
             except InternalError:
                 self._states.forget(stream)
                 raise
