@@ -38,7 +38,7 @@ FITTED_FILES = ("few_rows", "large", "sweep")
 
 def predicted(m: Measured, target: Target = TARGET) -> float:
     """Microseconds by the model on the chip that was measured, with those of a second kernel that
-    sums slices, and of turns behind the second."""
+    sums slices."""
     return _beside(m, target) + predicted_us(m.sizes, m.plan, _chip(m, target), _suffix(m))
 
 
@@ -60,10 +60,8 @@ def _chip(m: Measured, target: Target) -> Target:
 
 
 def _beside(m: Measured, target: Target) -> float:
-    """Microseconds of hand-overs behind the second, and of the kernel that sums slices."""
+    """Microseconds of the kernel that sums slices."""
     known, us = target.calibration, 0.0
-    if m.plan.mode == "vector":
-        us += (m.plan.splits - 2) * known.hop_us
     if m.slices > 1:
         moved = (8 * m.slices + STAGED_ITEMSIZE) * m.sizes.rows * m.sizes.columns
         us += known.sums_launch_us + moved / m.memory

@@ -642,6 +642,11 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: t.request_serial_grid_reduction(work_dtype="int8"),
             "work_dtype=int8",
         ),
+        "read_back": edits(
+            lambda s, h, t: "",
+            lambda s, h, t: t.request_serial_grid_reduction("tma", read_back="mail"),
+            "read_back",
+        ),
     },
     "ScheduledTensor.mma": {
         "warpgroups": (lambda: multiplied(), lambda: multiplied(warpgroups=1)),

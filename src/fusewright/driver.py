@@ -101,9 +101,8 @@ class Schedule(HandSchedule):
 
 def _as_configured(fusion: Fusion) -> Fusion:
     """The fusion as the caller's configuration asks: how products round, which indices count."""
-    chosen = active()
-    fusion = check_indices(fusion) if chosen.check_indices else fusion
-    return round_products(fusion) if chosen.float32_matmul == "tf32" else fusion
+    fusion = check_indices(fusion) if active().check_indices else fusion
+    return round_products(fusion) if active().float32_matmul == "tf32" else fusion
 
 
 def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
@@ -301,8 +300,7 @@ class _Compiler:
             return [self._region(segment)]
         structure, scalars = structure_of(segment.fusion)
         fills = segment.fills or Moves(())
-        choice = active().deterministic
-        key = (self.target, structure, segment.layouts, fills.structure, choice)
+        key = (self.target, structure, segment.layouts, fills.structure, active().deterministic)
         name = kernel_name(segment.fusion, key)
         try:
             if key not in self.kernels:

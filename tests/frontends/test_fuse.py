@@ -304,3 +304,20 @@ def test_config_holds_for_its_block_and_thread() -> None:
 def test_rejects_choices_that_do_not_exist(changes, message: str) -> None:
     with pytest.raises(UserError, match=message):
         config(**changes)
+
+
+def test_a_program_of_sums_by_arrival_is_not_run_where_results_are_to_repeat() -> None:
+    """What was compiled under `deterministic=False` is compiled again under True, which refuses."""
+
+    def by_arrival(s: fw.Schedule) -> None:
+        t = s.outputs[0]
+        t.split(1, 32).split(0, 128).reorder({2: 1, 1: 2})
+        t.parallelize(0, fw.BIDy).parallelize(1, fw.BIDx).parallelize(2, fw.TIDx)
+        t.request_serial_grid_reduction("arrival")
+
+    columns = fw.fuse(fw.kernel(lambda x: fw.sum(x, axis=0), schedule=by_arrival), device="sim")
+    x = np.random.default_rng(0).standard_normal((96, 512)).astype(np.float32)
+    with fw.config(deterministic=False):
+        np.testing.assert_allclose(columns(x), x.sum(axis=0), rtol=1e-5, atol=1e-5)
+    with pytest.raises(fw.ScheduleError, match="deterministic"):
+        columns(x)

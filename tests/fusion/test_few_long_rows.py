@@ -47,7 +47,7 @@ def test_they_are_read_once_by_one_kernel(
     assert not report.missing and not report.redundant
 
 
-@pytest.mark.parametrize("shape", [(8, 262_144), (40, 900_000)])
+@pytest.mark.parametrize("shape", [(3, 1_000_001), (4, 9_000_001)])
 def test_rows_that_are_too_few_or_too_long_are_cut(shape: tuple[int, int]) -> None:
     assert fw.compile(fw.trace(norm, fw.TensorSpec(shape, "float32"))).host.stats["launches"] > 1
 

@@ -97,6 +97,7 @@ REFUSED: list[tuple[str, Stage, str, str]] = [
     ("reductions", "lowered", "r[0] = thread_reduce.add(r[0]) over (tx, tx) identity 0.0:float32", "are not a set of at least one"),
     ("uniform extents", "lowered", "for (j < tx + 1) { r[0] = load x[j] }", "the extent depends on tx; all threads"),
     ("uniform extents", "lowered", "for (j < i[0]) { r[0] = load x[j] }", "the extent depends on i[0]"),
+    ("uniform extents", "lowered", "i[0] = copy(index(tx):int32)\nfor (j < i[0]) { r[0] = load x[j] }", "the extent depends on i[0]"),
     ("convergence", "lowered", "if (tx < 32) { block_sync #1 }", "may disagree on 'tx < 32' around it"),
     ("convergence", "lowered", "if (ty == 0) { r[0] = thread_reduce.add(r[0]) over (tx) identity 0.0:float32 }", "the threads of a block meet here"),
     ("convergence", "lowered", "if (tx < 16) { r[0] = shuffle.xor(r[0], 1) }", "the threads of a warp meet here"),

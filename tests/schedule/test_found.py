@@ -55,7 +55,7 @@ def assert_schedule_agrees(s: fw.Schedule, *specs: fw.TensorSpec) -> None:
 
 def test_a_gather_along_the_fast_axis_reads_no_vectors() -> None:
     assert_compiles_right(
-        lambda x, i: fw.take(x, i, axis=3),
+        lambda x, i: fw.take(x, i, axis=3, mode="fill"),
         fw.TensorSpec(("n", 1, 3, 1), "uint64"),
         fw.TensorSpec((1,), "int64"),
         n=5,

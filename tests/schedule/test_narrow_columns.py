@@ -57,9 +57,11 @@ def test_right_in_the_simulator_and_no_sync_too_many(
     assert not report.missing and not report.redundant
 
 
-def test_columns_that_no_cluster_holds_are_read_twice() -> None:
+def test_columns_that_the_chip_does_not_hold_are_read_twice() -> None:
     assert len(_program(softmax, (64, 36441, 8), "bfloat16").kernels) == 1
-    assert len(_program(softmax, (64, 200_001, 8), "bfloat16").kernels) == 3
+    (gathered,) = _program(softmax, (64, 200_001, 8), "bfloat16").kernels
+    assert "outer_gathered" in str(gathered.heuristic)
+    assert len(_program(softmax, (4, 4_000_001, 8), "bfloat16").kernels) == 3
 
 
 def test_too_few_columns_to_fill_the_chip_are_shared_out() -> None:

@@ -60,6 +60,7 @@ _log = logging.getLogger("fusewright.recompiles")
 Layouts: TypeAlias = "Sequence[Sequence[int] | None]"
 """Per output the axes from slow to fast in memory; None for C order."""
 Orders: TypeAlias = Sequence[Order | None]
+ProgramKey: TypeAlias = tuple[Signature, Wishes, Orders, Float32Matmul, tuple[bool, bool]]
 Maker: TypeAlias = Callable[[Fusion, Orders, Target, Sequence[ArrayInfo], Sequence[int]], Program]
 """Makes the program of a fusion whose results lie in given orders, for a target and a call's arrays
 and numbers."""
@@ -101,9 +102,7 @@ class Fused:
         self._stored = stored
         self.float32_matmul: Float32Matmul | None = float32_matmul
         self._traces: dict[Signature, tuple[Traced, Orders]] = {}
-        self._programs: dict[
-            tuple[Signature, Wishes, Orders, Float32Matmul, bool], BoundProgram
-        ] = {}
+        self._programs: dict[ProgramKey, BoundProgram] = {}
         self._calls: dict[Hashable, TensorCall] = {}
         self._needing_values: set[Hashable] = set()
         """Keys of calls, and signatures, of which the values of all integers are a part."""
@@ -400,8 +399,8 @@ class Fused:
         precision = self.precision
         traced, orders = self._traced(signature, infos, tree)
         orders = orders_for(given, orders)
-        looks = active().check_indices
-        key = signature, wishes_of(infos, tree, given, self._donated), orders, precision, looks
+        wishes, chosen = wishes_of(infos, tree, given, self._donated), active()
+        key = signature, wishes, orders, precision, chosen.of_kernels
         found = self._programs.get(key)
         if found is not None:
             return found
@@ -411,7 +410,7 @@ class Fused:
                 self._say(signature, tree)
                 if len(self._programs) >= MAX_PROGRAMS:
                     del self._programs[next(iter(self._programs))]
-                fusion = check_indices(traced.fusion) if looks else traced.fusion
+                fusion = check_indices(traced.fusion) if chosen.check_indices else traced.fusion
                 asked = fusion, self._target(), dict(key[1])
                 named = {"out_layouts": orders, "alias_results": self._aliases}
                 make = functools.partial(compile_in_place, *asked, kernels=self._kernels, **named)
@@ -456,7 +455,7 @@ class Fused:
         with self._lock:
             for key in [k for k in self._programs if k[0] == signature]:
                 del self._programs[key]
-            key = signature, (), tuple(orders), self.precision, active().check_indices
+            key = signature, (), tuple(orders), self.precision, active().of_kernels
             self._programs[key] = BoundProgram(program, traced.out_tree)
             self._calls.clear()
 

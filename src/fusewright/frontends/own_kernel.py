@@ -37,6 +37,7 @@ from fusewright.fusion.trees import Tree
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir import ir
 from fusewright.kir.spec import check_kernel
+from fusewright.runtime.config import active
 from fusewright.target import Target, target_of
 
 Data = npt.NDArray[Any]
@@ -47,12 +48,13 @@ ScheduleBy: TypeAlias = Callable[[Schedule], object]
 
 @dataclass(eq=False)
 class Scheduled:
-    """A traced function and what schedules it; a kernel for each target."""
+    """A traced function and what schedules it; a kernel for each target, and for whether results
+    are to repeat."""
 
     fn: str
     fusion: Fusion
     schedule: ScheduleBy
-    _made: dict[Target, Made] = field(default_factory=dict[Target, Made])
+    _made: dict[tuple[Target, bool], Made] = field(default_factory=dict[tuple[Target, bool], Made])
 
     @property
     def results(self) -> tuple[tuple[Shape, DType], ...]:
@@ -66,7 +68,8 @@ class Scheduled:
     def kernel(self, target: Target) -> Made:
         """The kernel. Raises ScheduleError where the schedule is not legal, or stores a result in
         another order than C order."""
-        if target not in self._made:
+        key = target, active().deterministic
+        if key not in self._made:
             s = Schedule(self.fusion)
             self.schedule(s)
             name = _kernel_name(self.fn, str(self.fusion))
@@ -79,8 +82,8 @@ class Scheduled:
                     )
             whole = own_outputs(s.original, each=True)
             pairs = zip(range(len(whole.inputs)), s.flow.inputs, strict=True)
-            self._made[target] = kernel, tuple(k for k, i in pairs if s.flow.consumers(i))
-        return self._made[target]
+            self._made[key] = kernel, tuple(k for k, i in pairs if s.flow.consumers(i))
+        return self._made[key]
 
 
 @dataclass(eq=False)

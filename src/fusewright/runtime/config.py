@@ -45,6 +45,11 @@ class Config:
     float32_matmul: Float32Matmul = "ieee"
     check_indices: bool = False
 
+    @property
+    def of_kernels(self) -> tuple[bool, bool]:
+        """The choices that kernels are compiled under, beside that of `float32_matmul`."""
+        return self.deterministic, self.check_indices
+
 
 _known: dict[tuple[object, ...], Config] = {}
 _default = [Config()]

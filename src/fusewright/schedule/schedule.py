@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fusewright.arguments import takes
 from fusewright.core.expr import Int, constant_value
-from fusewright.dtypes import bfloat16, dtype_of, float16, float32
 from fusewright.errors import ScheduleError, UserError
-from fusewright.fusion.ir import Fusion, MatMul, Reduce, Scan
+from fusewright.fusion.ir import Fusion, Reduce
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.rules import FUSION
@@ -21,6 +20,7 @@ from fusewright.memory import Memory
 from fusewright.schedule.copies import copy_after, copy_before, recompute
 from fusewright.schedule.edits import EditCall, calls_of, replay
 from fusewright.schedule.graph import Dataflow
+from fusewright.schedule.grid_requests import work_of_request
 from fusewright.schedule.inline import adopt_prefix, consumers_of, inline_most
 from fusewright.schedule.instructions import (
     check_box,
@@ -39,11 +39,9 @@ from fusewright.schedule.propagate import transform_like
 from fusewright.schedule.render import print_schedule
 from fusewright.schedule.rfactor import rfactor
 from fusewright.schedule.rules import (
-    GRID_MODES,
     LOG,
     ON_SCHEDULES,
     ON_TENSORS,
-    READ_BACK,
     check_by,
     check_call,
     checked,
@@ -406,44 +404,10 @@ class ScheduledTensor(TensorPasses):
         leaves a slice of the share that it has finished. `work_dtype`, float16 or bfloat16 for
         sums that accumulate in float32, is what parts are rounded to on the way, for half the
         traffic; by default they stay what they are."""
-        if isinstance(self.stage.op, Scan) and mode != "slices":
-            raise ScheduleError(
-                f"request_serial_grid_reduction({self.name}, {mode!r}): blocks that scan lines "
-                "together gather the totals of all; use mode 'slices'"
-            )
-        if isinstance(self.stage.op, MatMul) and mode == "all":
-            raise ScheduleError(
-                f"request_serial_grid_reduction({self.name}, 'all'): every block of a product "
-                "would add up the sums of all; use mode 'slices', whose blocks finish a share each"
-            )
-        if not isinstance(self.stage.op, Reduce | Scan | MatMul):
-            raise ScheduleError(
-                f"request_serial_grid_reduction({self.name}, {mode!r}): it is no reduction; ask "
-                "for it on the tensor whose loops reduce"
-            )
-        if mode not in GRID_MODES:
-            known = ", ".join(map(repr, GRID_MODES))
-            raise ScheduleError(
-                f"request_serial_grid_reduction({self.name}, {mode!r}): there is no such mode; use "
-                f"one of {known}"
-            )
-        compute = self.stage.dtype.compute
-        work = compute if work_dtype is None else dtype_of(work_dtype)
-        if work is not compute and not (compute is float32 and work in (float16, bfloat16)):
-            shorter = ", or float16 or bfloat16" if compute is float32 else ""
-            raise ScheduleError(
-                f"request_serial_grid_reduction({self.name}, {mode!r}, work_dtype={work}): parts "
-                f"of it are handed on in {compute}{shorter}; use that, or leave work_dtype out"
-            )
-        is_known = read_back in READ_BACK and (mode == "tma" or read_back == "vector")
-        if not is_known:
-            raise ScheduleError(
-                f"request_serial_grid_reduction({self.name}, {mode!r}, read_back={read_back!r}): "
-                "use 'vector', or in mode 'tma' 'bulk'"
-            )
+        work = work_of_request(self.stage, mode, work_dtype, read_back)
         self.stage.grid_mode = mode
         self.stage.read_back = read_back
-        self.stage.work_dtype = None if work is compute else work
+        self.stage.work_dtype = work
         return self
 
     def mma(

@@ -26,7 +26,6 @@ from fusewright.kir.ir import (
     If,
     Kernel,
     Load,
-    Memory,
     RegVar,
     Role,
     SetMaxRegisters,
@@ -152,10 +151,11 @@ def _sampled_threads(c: Cond, kernel: Kernel) -> Array | None:
 def agreed_registers(kernel: Kernel) -> frozenset[Buffer]:
     """The registers in which all threads of a block have the same values where they stand at the
     same statement: all that is written there is loaded from one place of memory, or computed of
-    such registers, by all threads or by none. Memory that a thread may write meanwhile is the
+    such registers, by all threads or by none; nobody knows what threads have in one that is never
+    written. Memory that a thread may write meanwhile is the
     matter of the syncs."""
-    allocated = (s.buffer for s in walk_statements(kernel) if isinstance(s, Alloc))
-    found = {b for b in allocated if b.memory is Memory.LOCAL}
+    uses = (u for s in walk_statements(kernel) for u in s.register_uses())
+    found = {u.reg.buffer for u in uses if u.writes}
     moving = frozenset(d.var for d in kernel.block if d.extent.interval[1] != 1)
     while lost := found.intersection(_parted(kernel.body, found, moving)):
         found -= lost

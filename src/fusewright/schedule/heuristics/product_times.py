@@ -71,7 +71,7 @@ def predicted_us(
         lines = 4 * sums / LINE_NBYTES
         combined += rounds * known.box_line_clocks * lines / target.clock_mhz
     if plan.mode in IN_TURNS:
-        combined += turns_us(plan, target)
+        combined += turns_us(plan, plan.tiles(sizes) * sums, target)
     elif plan.mode != "cluster":
         combined += combine_us(plan.splits // plan.first, plan.tiles(sizes) * sums, target)
     if plan.mode == "arrival":  # an addition reads and writes, and the sum is read once more
@@ -197,15 +197,15 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
     return 2 * target.calibration.hop_us + 2 * 4 * splits * sums / target.memory_nbytes_per_us
 
 
-def turns_us(plan: ProductPlan, target: Target) -> float:
-    """Microseconds in which blocks come one after the other to the sums of a tile: each turn is a
-    hop, the first stores, those between read and store, and the last reads, by its threads or, with
-    a pass more through shared memory, by the copy engine."""
+def turns_us(plan: ProductPlan, sums: int, target: Target) -> float:
+    """Microseconds in which blocks come one after the other to `sums` elements, those of all tiles:
+    the first turn is as a gathering, each further one a hop, and where the copy engine brings the
+    sum back, it passes shared memory once more."""
     known = target.calibration
-    nbytes = 4 * plan.rows * plan.columns * plan.products
-    passes = 2 * (plan.splits - 1) * known.box_line_clocks * nbytes / LINE_NBYTES
-    back = nbytes / SHARED_NBYTES_PER_CLOCK if plan.mode == "tma+bulk" else 0.0
-    return (plan.splits - 1) * known.hop_us + (passes + back) / target.clock_mhz
+    nbytes = 4 * plan.rows * plan.columns * plan.products if plan.mode == "tma+bulk" else 0
+    back = nbytes / (SHARED_NBYTES_PER_CLOCK * target.clock_mhz)
+    further = max(0, plan.splits - 2) * known.hop_us
+    return combine_us(plan.splits, sums, target) + further + back
 
 
 @lru_cache(maxsize=KEPT)
