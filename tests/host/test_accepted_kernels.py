@@ -202,3 +202,35 @@ def test_three_neighbours_are_no_vector(dtype: str, alignment: int) -> None:
     result = fw.compile(fusion).simulate(a, b)
     assert result.races == []
     np.testing.assert_allclose(result.outputs[0], fw.evaluate(fusion, a, b)[0], rtol=1e-5)
+
+
+def turned_to_cut_it(x: Any) -> tuple[Any, Any]:
+    """The axes of what is reduced are put side by side to be cut in parts. The kernel has the parts
+    of a copy in registers, of which the other result is stored."""
+    return x * 2, fw.max(x, axis=(0, 2))
+
+
+def copied_beside_a_maximum(x: Any) -> tuple[Any, Any]:
+    """A maximum along an axis of one element is the argument itself."""
+    return fw.max(x, axis=1), fw.max(x, axis=(0, 2))
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+@pytest.mark.parametrize("fn", [turned_to_cut_it, copied_beside_a_maximum])
+def test_parts_of_turned_axes_are_read_with_what_else_is_computed(
+    fn: Callable[..., Any], kept: int
+) -> None:
+    fusion = fw.trace(fn, S((16, kept, 5303), "float32", alignment=8))
+    program = fw.compile(fusion)
+    assert not any("cut in two" in str(r) for r in program.reasons)
+    x = np.random.default_rng(0).standard_normal((16, kept, 5303)).astype(np.float32)
+    made = program.simulate(x, check_races=True)
+    assert not made.races
+    for a, b in zip(made.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_large_argument_is_copied_where_parts_of_its_turned_axes_are_reduced() -> None:
+    spec = S((9443, 1, 5303), "float32", alignment=8)
+    first, second = fw.compile(fw.trace(copied_beside_a_maximum, spec)).launches  # and of parts
+    assert (len(first.kernel.outputs), len(second.kernel.outputs)) == (2, 1)

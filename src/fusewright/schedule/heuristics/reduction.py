@@ -15,7 +15,7 @@ from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
-from fusewright.fusion.ir import Broadcast, Parts, Reshape, Resize
+from fusewright.fusion.ir import Broadcast, Parts, Permute, Reshape, Resize
 from fusewright.fusion.passes.fold_crops import only_grows
 from fusewright.memory import Memory
 from fusewright.schedule.block_scan import gather_blocks
@@ -286,10 +286,14 @@ def _repeats(s: Stage) -> bool:
 def _meets_others(flow: Dataflow, s: Stage) -> bool:
     """Whether a reshape of an input, or one that is padded at its end, stands beside others of its
     readers: all then run along the same axes, those of one copy. So parts of an input that each
-    reduction pads with its own fill are read once."""
+    reduction pads with its own fill are read once, and those of axes that are put side by side to
+    be cut, which formation ties to the input's. Strips of turned inputs are left apart."""
     match s.op:
         case Reshape() | Parts():
             stays = True
+        case Permute():
+            is_cut = any(isinstance(r.op, Parts) for r in flow.consumers(s))
+            stays = is_cut and strips_of(flow) is None
         case Resize():
             starts = all(e == ZERO for e in s.op.low)
             stays = starts and all(only_grows(e) for e in s.op.high)
