@@ -17,6 +17,7 @@ from fusewright.cuda.emit import emit
 
 QUICK = (
     "TN", "gated", "3 stages, 2 blocks", "slices", "column sum, tma, 3", "product, slices, 3",
+    "column sum, arrival, 3",
 )  # fmt: skip
 
 

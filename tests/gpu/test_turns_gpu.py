@@ -105,16 +105,28 @@ def test_a_thousand_runs_give_the_same_bits(mode: str) -> None:
     assert all(torch.equal(p(x)[0], first) for _ in range(RUNS))
 
 
+def judge_of(torch, case: TurnCase, first):
+    """A function that says on the device whether a result is wrong: whether it differs from the
+    first in a bit or, where parts are added as blocks come, is off by more than its roundings."""
+    if case.repeats_itself:
+        return lambda r: (r != first).any()
+    values, limit = case.wanted()
+    wanted = torch.from_numpy(values).cuda()
+    return lambda r: (~((r.double().reshape(wanted.shape) - wanted).abs() <= limit)).any()
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_kind_of_sum_is_right_and_repeats_itself(case: TurnCase) -> None:
-    """A thousand runs, half of them on either of two streams at once."""
+    """A thousand runs, half of them on either of two streams at once. Sums in the order of arrival
+    are right in each."""
     torch = pytest.importorskip("torch")
     if not device.architecture().startswith("sm_90"):
         pytest.skip("there are neither products by warpgroups nor clusters")
-    p = fw.compile(case.make(), device.architecture())
+    p = case.compile(device.architecture())
     tensors = [on_device(torch, a) for a in case.arrays()]
     (first,) = p(*tensors)
     case.assert_right(first.float().cpu().numpy())
+    is_wrong = judge_of(torch, case, first)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
@@ -125,7 +137,7 @@ def test_every_kind_of_sum_is_right_and_repeats_itself(case: TurnCase) -> None:
                 with torch.cuda.stream(s):
                     results += p(*tensors)
         torch.cuda.synchronize()
-        wrong += torch.stack([(r != first).any() for r in results]).sum()
+        wrong += torch.stack([is_wrong(r) for r in results]).sum()
         torch.cuda.synchronize()  # before the streams write to the memory of these results again
     assert int(wrong) == 0
 
@@ -175,10 +187,12 @@ def test_after_a_launch_that_failed_there_is_new_state(
 ) -> None:
     """What an aborted launch leaves in the semaphores, the next call does not find."""
     torch = pytest.importorskip("torch")
-    p = fw.compile(case.make(), device.architecture())
+    p = case.compile(device.architecture())
     tensors = [on_device(torch, a) for a in case.arrays()]
     (first,) = p(*tensors)
     first = first.clone()
+    case.assert_right(first.float().cpu().numpy())
+    is_wrong = judge_of(torch, case, first)
     torch.cuda.synchronize()
     given: list[int] = []
 
@@ -195,7 +209,7 @@ def test_after_a_launch_that_failed_there_is_new_state(
                 p(*tensors)
         assert given
     for _ in range(3):
-        assert torch.equal(p(*tensors)[0], first)
+        assert not bool(is_wrong(p(*tensors)[0]))
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,11 @@ class TurnCase:
         them equally, the first and the last."""
         return self.splits == 3 or (self.name.startswith("product") and self.mode == "cluster")
 
+    @property
+    def repeats_itself(self) -> bool:
+        """Whether all runs give the same bits: not where parts are added as their blocks come."""
+        return self.mode != "arrival"
+
     def arrays(self) -> list[Array]:
         """Normal values, drawn by the name of the case."""
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
@@ -51,16 +56,25 @@ class TurnCase:
 
     def lower(self) -> fw.Kernel:
         """The kernel, under the configuration that it needs."""
-        with fw.config(deterministic=self.mode != "arrival"):
+        with fw.config(deterministic=self.repeats_itself):
             return self.make().lower("sm_90a")
 
-    def assert_right(self, found: Array) -> None:
-        """Whether a result is the oracle's, but for the roundings of its dtype."""
+    def compile(self, target: str = "sm_90a") -> fw.Program:
+        """The program, under the same configuration."""
+        with fw.config(deterministic=self.repeats_itself):
+            return fw.compile(self.make(), target)
+
+    def wanted(self) -> tuple[Array, float]:
+        """The oracle's result in float64, and how far off the roundings of its dtype may be."""
         (wanted,) = fw.evaluate(self.make(), *self.arrays())
         wanted = wanted.astype(np.float64)
         is_short = self.make().original.outputs[0].dtype.name == "bfloat16"
         unit = 2.0**-7 if is_short else 2.0**-15
-        limit = unit * max(float(np.abs(wanted).max()), 1.0)
+        return wanted, unit * max(float(np.abs(wanted).max()), 1.0)
+
+    def assert_right(self, found: Array) -> None:
+        """Whether a result is the oracle's, but for the roundings of its dtype."""
+        wanted, limit = self.wanted()
         assert np.abs(found.astype(np.float64).reshape(wanted.shape) - wanted).max() <= limit
 
 
