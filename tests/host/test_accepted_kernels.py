@@ -234,3 +234,18 @@ def test_a_large_argument_is_copied_where_parts_of_its_turned_axes_are_reduced()
     spec = S((9443, 1, 5303), "float32", alignment=8)
     first, second = fw.compile(fw.trace(copied_beside_a_maximum, spec)).launches  # and of parts
     assert (len(first.kernel.outputs), len(second.kernel.outputs)) == (2, 1)
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 5303), (1, 5303, 16), (3, 1, 7001)])
+def test_axes_of_one_element_in_front_of_a_cut_make_no_columns_of_rows(
+    shape: tuple[int, ...],
+) -> None:
+    """A maximum of rows beside a sum over all, where there is one row: both are cut in parts."""
+    fusion = fw.trace(
+        lambda x: (fw.max(x, axis=(1, 2)), fw.sum(x * 2)), fw.TensorSpec(shape, "float32")
+    )
+    x = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+    result = fw.compile(fusion).simulate(x)
+    assert result.races == []
+    for got, want in zip(result.outputs, fw.evaluate(fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)

@@ -55,6 +55,7 @@ from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import vector_of_rows, widest_vectors
 from fusewright.schedule.heuristics.row_rings import bind_rings, can_copy, through_shared
 from fusewright.schedule.heuristics.staged_rows import StagedRows
+from fusewright.schedule.heuristics.strips import stands_behind_axes
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -79,7 +80,7 @@ def sums_of(flow: Dataflow) -> Sums | None:
     cut = [
         s.frame.output[s.op.axes[0] + a]
         for s in flow.stages
-        if isinstance(s.op, Parts) and not s.op.axes[0]
+        if isinstance(s.op, Parts) and not stands_behind_axes(s)
         for a in s.op.partition.place_axes
     ]
     if len(reductions) < 2 or not cut:
