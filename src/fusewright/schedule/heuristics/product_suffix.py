@@ -51,7 +51,7 @@ of 8192 x 8192 x 512 and gelu's backward of 12608 x 3072 x 768 take 4.1 both by 
 7.2 by 128 x 192 (one H100, 2026-11-28, bench/ping-pong-2026-11-28-h100.json)."""
 UNCOUNTED_CLOCKS = 1.0
 """Those of two warps of a scheduler beyond the one that is counted: 1.7 to 2.3 in all for the same
-products without turns."""
+products without turns (one H100, 2026-11-28, bench/ping-pong-2026-11-28-h100.json)."""
 PLAIN = Suffix(boxed=STAGED_ITEMSIZE)
 """A product that leaves by boxes."""
 PARTS = Suffix()
