@@ -4,6 +4,7 @@ compute."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import fusewright as fw
 from fusewright.core.expr import constant_value
 from fusewright.dtypes import bfloat16
 from fusewright.fusion.ir import TensorSpec
+from fusewright.kir.analysis.occupancy import spare_registers
 from fusewright.kir.ir import Compute, If, Kernel, Load
 from fusewright.kir.passes import sink_branches as module
 from fusewright.kir.passes.simplify import simplify
@@ -24,7 +26,10 @@ from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
 from fusewright.kir.traverse import walk_statements
 from fusewright.sim.machine import simulate
+from fusewright.target import target_of
 from fusewright.verify import random_values
+
+TARGET = target_of("sm_90a")
 
 
 def _kernel(body: str) -> Kernel:
@@ -78,7 +83,7 @@ def _run(kernel: Kernel) -> np.ndarray:
 
 def test_each_piece_under_its_condition() -> None:
     kernel = _two_pieces("bx < 8", "bx >= 8")
-    sunk = sink_branches(kernel)
+    sunk = sink_branches(kernel, TARGET)
     lines = _lines(sunk)
     assert lines[0] == "  if (bx < 8) {"
     assert lines[1] == "    a[0] = load x[64*bx + tx]"
@@ -91,7 +96,7 @@ def test_each_piece_under_its_condition() -> None:
 
 def test_what_one_branch_uses_is_allocated_there() -> None:
     (branch,) = (
-        s for s in sink_branches(_two_pieces("bx < 8", "bx >= 8")).body if isinstance(s, If)
+        s for s in sink_branches(_two_pieces("bx < 8", "bx >= 8"), TARGET).body if isinstance(s, If)
     )
     allocated = [str(s.buffer) for s in branch.then if hasattr(s, "buffer")]
     assert allocated == ["a", "p"]
@@ -99,35 +104,35 @@ def test_what_one_branch_uses_is_allocated_there() -> None:
 
 def test_a_gap_keeps_the_other_value() -> None:
     kernel = _two_pieces("bx < 4", "bx >= 8")
-    sunk = sink_branches(kernel)
+    sunk = sink_branches(kernel, TARGET)
     assert "  t[0] = copy(0.0:float32)" in _lines(sunk)
     _assert_same(kernel, sunk)
 
 
 def test_overlapping_pieces_keep_their_order() -> None:
     kernel = _two_pieces("bx < 10", "bx >= 8")
-    sunk = sink_branches(kernel)
+    sunk = sink_branches(kernel, TARGET)
     assert any(isinstance(s, If) for s in sunk.body)
     _assert_same(kernel, sunk)
 
 
 def test_cheap_choices_stay_selects() -> None:
     kernel = _two_pieces("bx < 8", "bx >= 8", n=4)
-    assert sink_branches(kernel) is kernel
+    assert sink_branches(kernel, TARGET) is kernel
 
 
 def test_threads_that_part_need_more_work() -> None:
     lanes = "tx%2 < 1", "tx%2 >= 1"
     kernel = _two_pieces(*lanes, n=40)
-    assert sink_branches(kernel) is kernel
+    assert sink_branches(kernel, TARGET) is kernel
     kernel = _two_pieces(*lanes, n=80)
-    assert sink_branches(kernel) is not kernel
-    _assert_same(kernel, sink_branches(kernel))
+    assert sink_branches(kernel, TARGET) is not kernel
+    _assert_same(kernel, sink_branches(kernel, TARGET))
 
 
 def test_pieces_within_a_warp_load_first() -> None:
     """Lanes of a warp part here, so no load waits for another side's computation."""
-    sunk = sink_branches(_two_pieces("64*bx + tx < 500", "64*bx + tx >= 500"))
+    sunk = sink_branches(_two_pieces("64*bx + tx < 500", "64*bx + tx >= 500"), TARGET)
     loads, work = (s for s in sunk.body if isinstance(s, If))
     assert [s.src.name for s in walk_statements(loads) if isinstance(s, Load)] == ["x", "z"]
     assert not any(isinstance(s, Compute) for s in walk_statements(loads))
@@ -137,7 +142,7 @@ def test_pieces_within_a_warp_load_first() -> None:
 
 def test_loads_stay_in_front_of_stores() -> None:
     kernel = _two_pieces("bx < 8", "bx >= 8", stores="store y[64*bx + tx] = a[0]")
-    sunk = sink_branches(kernel)
+    sunk = sink_branches(kernel, TARGET)
     lines = _lines(sunk)
     first_store = next(i for i, line in enumerate(lines) if "store" in line)
     last_load = max(i for i, line in enumerate(lines) if "load" in line)
@@ -150,7 +155,7 @@ def test_a_condition_on_a_register_is_no_branch() -> None:
     body += "p[0] = load x[tx]\n" + "\n".join(_work("t", "p", 20)[1:])
     body += "\nt[0] = copy(p[0]) if (i[0] < 3)\nstore y[64*bx + tx] = t[0]"
     kernel = _kernel(body)
-    assert sink_branches(kernel) is kernel
+    assert sink_branches(kernel, TARGET) is kernel
 
 
 def test_accumulation_is_no_choice() -> None:
@@ -161,7 +166,7 @@ def test_accumulation_is_no_choice() -> None:
     body += "\n".join(_work("q", "p", 20))
     body += "\nt[0] = add(t[0], q[0]) if (i < 8)\n}\nstore y[64*bx + tx] = t[0]"
     kernel = _kernel(body)
-    assert sink_branches(kernel) is kernel
+    assert sink_branches(kernel, TARGET) is kernel
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -170,9 +175,55 @@ def test_random_kernels_compute_the_same(seed: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "UNIFORM_WORK", 0)
     monkeypatch.setattr(module, "PARTING_WORK", 0)
     kernel = simplify(unroll(random_kernel(seed)))
-    sunk = sink_branches(kernel)
+    sunk = sink_branches(kernel, TARGET)
     check_kernel(simplify(sunk), "lowered")
     assert np.array_equal(run(kernel), run(sunk), equal_nan=True)
+
+
+def _several(n: int) -> Kernel:
+    """y[k] = chain(x[k]) in even threads, chain(z[k]) in odd ones, for `n` elements in turn, whose
+    sum is stored."""
+    left, right = "tx % 2 < 1", "tx % 2 >= 1"
+    lines = [f"local {v}{k}: float32[1]" for k in range(n) for v in ("a", "b", "p", "q", "t")]
+    lines += ["local sum: float32[1]", "sum[0] = copy(0.0:float32)"]
+    for k in range(n):
+        at = f"64*bx + {k}"
+        lines += [f"a{k}[0] = load x[{at}] if ({left}) else 0.0:float32"]
+        lines += [f"b{k}[0] = load z[{at}] if ({right}) else 0.0:float32"]
+        lines += [*_work(f"p{k}", f"a{k}", 20), *_work(f"q{k}", f"b{k}", 20)]
+        lines += [f"t{k}[0] = copy(0.0:float32)", f"t{k}[0] = copy(p{k}[0]) if ({left})"]
+        lines += [f"t{k}[0] = copy(q{k}[0]) if ({right})", f"sum[0] = add(sum[0], t{k}[0])"]
+    return _kernel("\n".join([*lines, "store y[64*bx + tx] = sum[0]"]))
+
+
+def _batches(kernel: Kernel) -> list[int]:
+    """How many loads a thread has under way in each run of branches without work."""
+    found: list[int] = []
+    for s in kernel.body:
+        inner = list(walk_statements(s))
+        loads = sum(isinstance(i, Load) for i in inner)
+        if isinstance(s, If) and loads:
+            assert not any(isinstance(i, Compute) for i in inner)
+            found.append(loads // 2)
+    return found
+
+
+def test_loads_of_all_elements_start_before_the_work_on_any() -> None:
+    kernel = _several(6)
+    sunk = sink_branches(kernel, TARGET)
+    assert _batches(sunk) == [6]
+    _assert_same(kernel, sunk)
+
+
+def test_no_more_loads_start_at_once_than_registers_suffice_for() -> None:
+    """Blocks of 64 threads of which a multiprocessor is to hold 32 have 32 registers a thread; what
+    addresses take leaves a few."""
+    kernel = dataclasses.replace(_several(16), min_blocks=32)
+    spare = spare_registers(kernel, TARGET)
+    assert 1 < spare < 16
+    sunk = sink_branches(kernel, TARGET)
+    assert max(_batches(sunk)) == spare and sum(_batches(sunk)) == 16
+    _assert_same(kernel, sunk)
 
 
 # --- whole programs -----------------------------------------------------------------------------

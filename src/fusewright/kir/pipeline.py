@@ -149,7 +149,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass(
         "sink_branches",
-        _for_any_target(sink_branches),
+        sink_branches,
         "expanded",
         "a thread does the work of its own piece; equal conditions look equal by now",
     ),

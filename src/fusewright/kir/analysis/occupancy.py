@@ -66,6 +66,13 @@ def estimate_registers(kernel: Kernel, target: Target) -> int:
     return min(wanted, target.max_registers_per_thread)
 
 
+def spare_registers(kernel: Kernel, target: Target) -> int:
+    """32-bit registers of a thread that loads under way may take, beside all that is alive where
+    most is; 0 where there are none."""
+    cap = register_cap(target, kernel.nthreads, max(1, kernel.min_blocks))
+    return max(0, cap - _FIXED - _Liveness().peak(kernel.body))
+
+
 _Slot: TypeAlias = tuple[Buffer, int | None]
 """An element of a buffer, None for one that is not literal."""
 

@@ -9,10 +9,12 @@ from typing import TypeAlias
 from fusewright.core.regions import EVERYWHERE, PointRegion, Regions
 from fusewright.kir.analysis.lane_regions import FEW_WARPS, joined_lanes
 from fusewright.kir.analysis.needs import is_choice, needs
+from fusewright.kir.analysis.occupancy import spare_registers
 from fusewright.kir.analysis.uniformity import is_warp_uniform, parting_share
 from fusewright.kir.ir import Body, Compute, If, Kernel, Load, Statement
 from fusewright.kir.passes.sinking import Clusters, Plan, Sinking, SunkBranch
 from fusewright.kir.traverse import map_bodies
+from fusewright.target import Target
 
 UNIFORM_WORK = 8
 """Operations under one condition that repay a branch which the lanes of a warp take together: a
@@ -25,21 +27,22 @@ LONGEST_CHAIN = 16
 """Regions that exclude each other become one `if`, `else if`, ... of at most this many."""
 
 
-def sink_branches(kernel: Kernel) -> Kernel:
+def sink_branches(kernel: Kernel, target: Target) -> Kernel:
     """Put what is needed under one condition only into a branch on it.
 
     rewrite:  a = f(load x if c);  b = g(load y if !c);  r = copy(a) if c;  r = copy(b) if !c
          ->   if (c) { a = f(load x);  r = copy(a) } else { b = g(load y);  r = copy(b) }
     checks:   nothing; only loads and computations move, only down past what they do not touch;
               loads get an earlier branch of their own where lanes of a warp may part, or where
-              other loads could be under way beside them
+              other loads could be under way beside them, in front of all work that waits: as many
+              at once as registers suffice for
     order:    after addresses are simplified, so that equal conditions look equal; before syncs are
               placed
     """
-    return map_bodies(kernel, lambda body: _sunk(body, kernel))
+    return map_bodies(kernel, lambda body: _sunk(body, kernel, target))
 
 
-def _sunk(body: Body, kernel: Kernel) -> Body:
+def _sunk(body: Body, kernel: Kernel, target: Target) -> Body:
     if not any(is_choice(s) for s in body):
         return body
     needed = needs(body)
@@ -51,7 +54,9 @@ def _sunk(body: Body, kernel: Kernel) -> Body:
         return body
     late = {r for r in chosen if _is_free_of_others(r, chosen, kernel)}
     late |= {r for r in chosen if r in lanes.values() and _parts_few(r, kernel)}
-    return Sinking(_plan(found, chosen, late), _chains, takes_allocs=True).run()
+    plan = _plan(found, chosen, late)
+    most = spare_registers(kernel, target) if any(b and b.early for _, b in plan) else 0
+    return Sinking(plan, _chains, takes_allocs=True, most_early=most).run()
 
 
 def _plan(found: Found, regions: frozenset[PointRegion], late: set[PointRegion]) -> Plan:

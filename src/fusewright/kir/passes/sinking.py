@@ -11,6 +11,7 @@ from fusewright.core.regions import PointRegion
 from fusewright.kir.analysis.needs import Slot, slots_read, slots_written
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, Load, Statement, Store
 from fusewright.kir.traverse import own_registers, walk_statements
+from fusewright.target import REGISTER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,12 @@ class _Cluster:
         self.reads: set[Slot] = set()
         self.writes: set[Slot] = set()
         self.loads = self.stores = False
+        self.loaded = 0
+        """32-bit registers that its loads take while they are under way."""
 
     def add(self, t: _RegisterUses) -> None:
         self.statements.append(t.statement)
+        self.loaded += _loaded(t.statement)
         self.reads |= t.reads
         self.writes |= t.writes
         self.loads |= isinstance(t.statement, Load)
@@ -68,16 +72,25 @@ class _Cluster:
 
 class Sinking:
     """Rewrites one body, statement by statement: `out` is done, statements of branches wait in
-    clusters, and those that need them wait, in order, behind. `place` spells clusters that follow
-    each other; where they take allocations, registers that one of them alone uses are its own."""
+    clusters, and those that need them wait, in order, behind. Loads that start early stand in front
+    of all others that wait, as many at once as `most_early` says in registers. `place` spells
+    clusters that follow each other; where they take allocations, registers that one of them alone
+    uses are its own."""
 
     def __init__(
-        self, plan: Plan, place: Callable[[Clusters], Iterable[Statement]], *, takes_allocs: bool
+        self,
+        plan: Plan,
+        place: Callable[[Clusters], Iterable[Statement]],
+        *,
+        takes_allocs: bool,
+        most_early: int = 0,
     ) -> None:
         self.out: list[Statement] = []
         self._plan = plan
         self._place = place
         self._takes_allocs = takes_allocs
+        self._most_early = most_early
+        self._early: dict[SunkBranch, _Cluster] = {}
         self._clusters: dict[SunkBranch, _Cluster] = {}
         self._behind = _Cluster()
         self._coming = Counter(b for _, b in plan if b is not None)
@@ -95,20 +108,32 @@ class Sinking:
 
     def _sink(self, s: Statement, branch: SunkBranch) -> None:
         """Let a statement wait with the others of its branch, in front of branches that began to
-        wait later and behind loads that start early. No thread sees in which order statements of
-        regions that exclude each other stand."""
+        wait later. No thread sees in which order statements of regions that exclude each other
+        stand."""
         t = _RegisterUses(s)
         self._coming[branch] -= 1
-        waiting = list(self._clusters)
-        later = waiting[waiting.index(branch) + 1 :] if branch in waiting else []
+        own = self._early if branch.early else self._clusters
+        waiting = list(own)
+        passed = waiting[waiting.index(branch) + 1 :] if branch in own else []
+        passed += [b for b in self._clusters if branch.early]
         is_blocked = any(
-            c.blocks(t) and not b.region.excludes(branch.region)
-            for b, c in self._clusters.items()
-            if b in later or (b.early and b != branch)
+            self._waiting(b).blocks(t) and not b.region.excludes(branch.region) for b in passed
         )
-        if is_blocked or self._behind.blocks(t):
+        if is_blocked or self._is_full(s, branch) or self._behind.blocks(t):
             self._flush()
-        self._clusters.setdefault(branch, _Cluster()).add(t)
+        own = self._early if branch.early else self._clusters
+        own.setdefault(branch, _Cluster()).add(t)
+
+    def _is_full(self, s: Statement, branch: SunkBranch) -> bool:
+        """Whether a load that starts early would be under way with too many others of its thread,
+        which takes one of the branches that exclude each other."""
+        if not branch.early:
+            return False
+        beside = [c for b, c in self._early.items() if not b.region.excludes(branch.region)]
+        return bool(beside) and sum(c.loaded for c in beside) + _loaded(s) > self._most_early
+
+    def _waiting(self, branch: SunkBranch) -> _Cluster:
+        return (self._early if branch.early else self._clusters)[branch]
 
     def _pass_by(self, s: Statement) -> None:
         """Place a statement of no branch, behind what waits if it has to be."""
@@ -117,9 +142,10 @@ class Sinking:
                 self.out.append(s)
             case Compute() | Load() | Store():
                 t = _RegisterUses(s)
-                if not any(c.blocks(t) for c in (*self._clusters.values(), self._behind)):
+                waiting = {**self._early, **self._clusters}
+                if not any(c.blocks(t) for c in (*waiting.values(), self._behind)):
                     self.out.append(s)
-                elif any(self._coming[b] for b in self._clusters):
+                elif any(self._coming[b] for b in waiting):
                     self._behind.add(t)
                 else:
                     self._flush()
@@ -129,14 +155,14 @@ class Sinking:
                 self.out.append(s)
 
     def _flush(self) -> None:
-        """Place all that waits."""
+        """Place all that waits, loads that start early first."""
         waiting = [
             (b, (*(self._own_allocs(c) if self._takes_allocs else ()), *c.statements))
-            for b, c in self._clusters.items()
+            for b, c in (*self._early.items(), *self._clusters.items())
         ]
         self.out += self._place(waiting)
         self.out += self._behind.statements
-        self._clusters, self._behind = {}, _Cluster()
+        self._early, self._clusters, self._behind = {}, {}, _Cluster()
 
     def _own_allocs(self, cluster: _Cluster) -> Body:
         """The allocations of registers that a cluster alone uses, taken out of `out`."""
@@ -145,6 +171,15 @@ class Sinking:
         moved = tuple(s for s in self.out if isinstance(s, Alloc) and s.buffer in own)
         self.out = [s for s in self.out if s not in moved] if moved else self.out
         return moved
+
+
+def _loaded(s: Statement) -> int:
+    """32-bit registers that a load takes while it is under way: those of two words where the vector
+    is cut out of them."""
+    if not isinstance(s, Load):
+        return 0
+    words = -(-s.width * s.src.dtype.nbytes // REGISTER_NBYTES)
+    return 2 * words if s.lanes.is_cut else words
 
 
 def _mentions(body: Iterable[Statement]) -> Counter[Buffer]:
