@@ -43,6 +43,7 @@ from fusewright.schedule.heuristics.reduction_facts import (
 )
 from fusewright.schedule.heuristics.reduction_plans import ReductionFacts, ReductionPlan, of_rows
 from fusewright.schedule.heuristics.short_rows import ShortRows, ShortRowsPlanner
+from fusewright.schedule.heuristics.slabs import Slabs, SlabsPlanner
 from fusewright.schedule.heuristics.strips import strips_of
 from fusewright.schedule.heuristics.tiled_reduction import TiledReduction, TiledReductionPlanner
 from fusewright.schedule.inline import inline_most
@@ -87,6 +88,7 @@ class ReductionScheduler:
         self._reference = reference_of(flow) if self._strips is None else self._strips.columns[0]
         relate(flow, self._reference)
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
+        self._slabs = SlabsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
         self._tiled = TiledReductionPlanner(flow, self._reference, target)
         if self._strips is None:
@@ -99,13 +101,14 @@ class ReductionScheduler:
 
     def candidates(
         self,
-    ) -> Iterator[Listed[ReductionPlan] | Listed[ShortRows] | Listed[TiledReduction]]:
+    ) -> Iterator[Listed[ReductionPlan | ShortRows | Slabs | TiledReduction]]:
         """Where rows are held and how threads share them, in the order of the rules."""
         rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
         if self._strips is not None:
             yield from plans_of(replace(rows, strip=self._strips.width), self._target)
             return
         yield from self._short.candidates()
+        yield from self._slabs.candidates()
         yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
         yield from plans_of(replace(rows, is_skewed=self._is_skewed()), self._target)
 
@@ -114,8 +117,10 @@ class ReductionScheduler:
         kept, reduced = self._reference.frame.output, self._reduced
         return reduced is not None and self.flow.graph.is_moved_by(reduced.axis, kept)
 
-    def apply(self, plan: ReductionPlan | ShortRows | TiledReduction) -> bool:
+    def apply(self, plan: ReductionPlan | ShortRows | Slabs | TiledReduction) -> bool:
         """Places copies, separates what must not be kept, and binds the loops."""
+        if isinstance(plan, Slabs):
+            return self._slabs.apply(plan)
         if isinstance(plan, TiledReduction):
             return self._tiled.apply(plan)
         if isinstance(plan, ShortRows):

@@ -11,6 +11,7 @@ and back. Every sector is asked for once, although no vector divides a row.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fusewright.axes.classes import AxisClass
 from fusewright.fusion.ir import Take, TakeAlong
@@ -51,20 +52,23 @@ def _gathers_from(s: Stage, p: Stage) -> bool:
 
 
 class StagedRows:
-    """The tiles of all inputs and results of a group that have `total` elements."""
+    """The tiles of all inputs and results of a group that have `total` elements; of inputs that
+    `loads` read those that these fill, `tiles`."""
 
-    def __init__(self, flow: Dataflow, total: int) -> None:
+    def __init__(
+        self, flow: Dataflow, total: int, loads: Sequence[Stage] = (), tiles: Sequence[Stage] = ()
+    ) -> None:
         self._flow = flow
         reads: dict[Stage, list[Stage]] = {}
         for s in computed(flow.stages):
-            for p in s.operands:
+            for p in s.operands if s not in loads else ():
                 if p.is_input and numel(p.shape) == total and not _gathers_from(s, p):
                     reads.setdefault(p, []).append(s)
-        loads = [tile_after(flow, p, readers) for p, readers in reads.items()]
+        chains = [tile_after(flow, p, readers) for p, readers in reads.items()]
         stores = [y for y in flow.outputs if numel(y.shape) == total]
-        self._filled = [tile for _, tile, _ in loads]
+        self._filled = [*(tile for _, tile, _ in chains), *tiles]
         self._emptied = [tile_before(flow, y)[1] for y in stores]
-        self._moving = [*(far for far, _, _ in loads), *self._filled, *stores]
+        self.moving = [*(far for far, _, _ in chains), *loads, *self._filled, *stores]
 
     def bind(
         self,
@@ -92,12 +96,12 @@ class StagedRows:
             Loop(trips, Parallel.UNROLL),
             Loop(lanes, Parallel.UNROLL),
         )
-        for s in self._moving:
+        for s in self.moving:
             set_loops(flow, s, walk)
-        if not self._moving:
+        if not self.moving:
             return False
-        vectorize_accesses(flow, self._moving[0], tiles)
-        if any(s.loops[-1].parallel is not Parallel.VECTORIZE for s in self._moving):
+        vectorize_accesses(flow, self.moving[0], tiles)
+        if any(s.loops[-1].parallel is not Parallel.VECTORIZE for s in self.moving):
             return False
         for tile in tiles:
             set_allocation(flow, tile, (rows,))
