@@ -88,6 +88,15 @@ def test_rows_of_blocks_that_lie_apart_fold() -> None:
     assert 38 * (place // 38) + column == place
 
 
+def test_rows_within_whole_slabs_fold() -> None:
+    """Vectors of 4 over slabs of 144 vectors, whose rows have 6 elements: the place in a row does
+    not depend on the slab."""
+    t, lane = Var("t", 0, 287), Var("lane", 0, 3)
+    row = (2 * (t % 144) + lane // 2) // 3
+    assert 6 * row + (4 * t + lane) % 6 == 4 * (t % 144) + lane
+    assert 6 * row + (4 * t + lane) % 6 + 576 * (t // 144) == 4 * t + lane
+
+
 def test_digits_below_a_divisor_stay_outside() -> None:
     a, lane = Var("a", 0, 1 << 20), Var("lane", 0, 3)
     assert (4 * a + lane) % 8192 == 4 * (a % 2048) + lane

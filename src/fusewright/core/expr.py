@@ -245,10 +245,11 @@ def _fold_digit(
             f, quotient = low.denominator, low.quotient
             if high == quotient or _in_one_division(high) == _in_one_division(quotient):
                 return atoms, low.numerator
-            if isinstance(high, FloorDiv) and f == high.denominator:
-                rest = mod(high.numerator, f)
-                if rest == low:
-                    return atoms, high.numerator
+            for whole in dict.fromkeys((high, _in_one_division(high))):
+                if isinstance(whole, FloorDiv) and f == whole.denominator:
+                    rest = mod(whole.numerator, f)
+                    if rest == low:
+                        return atoms, whole.numerator
             if isinstance(high, Mod) and {*parts_of(quotient)[1]} <= {*parts_of(high.numerator)[1]}:
                 place = low.numerator + f * (high.numerator - quotient)
                 return atoms, mod(place, mul(f, high.denominator))
