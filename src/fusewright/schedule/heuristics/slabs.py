@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import ONE, constant_value
 from fusewright.core.substitution import estimate
+from fusewright.fusion.sizes import power_of_two
 from fusewright.memory import Memory
 from fusewright.schedule.copies import copy_after
 from fusewright.schedule.edits import set_loops
@@ -41,6 +42,10 @@ from fusewright.target import (
     Target,
 )
 
+ELEMENTS = 16
+"""Of a column that a thread runs through: what threads exchange in the end is little beside it."""
+THREADS = 2 * SMALL_BLOCK
+"""Of a block, or up to twice as many."""
 MOST_WAYS = 2
 """Lanes that may meet in a bank where those of a warp stand below each other in a column; else they
 stand side by side."""
@@ -102,14 +107,15 @@ class SlabsPlanner:
         """As few slabs as make whole vectors, and more while they are small."""
         what = "slabs in shared memory"
         sizes = [constant_value(x.axis.extent) for x in (*self._reduced, *self._kept)]
-        if not self._around or not self._kept or not self._copies or None in sizes:
+        if not self._around or not self._reduced or not self._copies or None in sizes:
             yield Refused(what, "no rows of kept elements behind the reduced ones")
             return
         kept = math.prod(constant_value(x.axis.extent) or 1 for x in self._kept)
         columns = math.prod(constant_value(x.axis.extent) or 1 for x in self._reduced)
         items = [c.dtype.nbytes for c in self._copies]
-        if kept * max(items) >= LINE_NBYTES or kept * min(items) % MAX_VECTOR_NBYTES == 0:
-            yield Refused(what, f"rows of {kept} elements are lines, or whole vectors")
+        row = kept if self._kept else columns
+        if kept * max(items) >= LINE_NBYTES or row * min(items) % MAX_VECTOR_NBYTES == 0:
+            yield Refused(what, f"rows of {row} elements are lines, or whole vectors")
             return
         yield self._plan(kept, columns)
 
@@ -122,16 +128,15 @@ class SlabsPlanner:
         while nbytes * 2 * slabs <= SLICE_NBYTES and 2 * least <= numel(self._reference.shape):
             slabs, least = 2 * slabs, 2 * least
         limit = target.shared_nbytes_of_several
-        if nbytes * slabs > limit or columns < WARP_SIZE:
+        if nbytes * slabs > limit or columns < 2 * ELEMENTS:
             why = f"{slabs} slabs of {columns} by {kept} elements, {nbytes * slabs} bytes"
             return Refused("slabs in shared memory", f"{why}; {limit} at most")
         lanes_down = ways(kept * max(c.dtype.nbytes for c in self._copies)) <= MOST_WAYS
-        threads = max(2 * SMALL_BLOCK, WARP_SIZE)
+        down = min(WARP_SIZE, power_of_two(columns // ELEMENTS))
         kept_threads = slabs * kept
-        while kept_threads > 2 * threads // WARP_SIZE:
+        while kept_threads * down > 2 * THREADS:
             kept_threads = -(-kept_threads // 2)
-        down = WARP_SIZE
-        while down * kept_threads < threads and 2 * down <= columns:
+        while kept_threads * down < THREADS and ELEMENTS * 2 * down <= columns:
             down *= 2
         room = target.shared_nbytes_per_sm // (nbytes * slabs + WORKSPACE_NBYTES)
         blocks = max(1, min(RESIDENT_THREADS // (kept_threads * down), room))
@@ -149,9 +154,10 @@ class SlabsPlanner:
         around, reduced, kept = (
             merge_all(flow, part) for part in (self._around, self._reduced, self._kept)
         )
-        assert around is not None and reduced is not None and kept is not None
+        assert around is not None and reduced is not None
         blocks, own = split(flow, around, plan.slabs)
-        run = flow.graph.merge(flow.graph.merge(own.axis, reduced.axis), kept.axis)
+        run = flow.graph.merge(own.axis, reduced.axis)
+        run = run if kept is None else flow.graph.merge(run, kept.axis)
         block = Loop(blocks.axis, Parallel.BIDX)
         set_loops(flow, reference, (block, *self._columns(plan, own, reduced, kept)))
         moving = set(staged.moving)
@@ -161,13 +167,15 @@ class SlabsPlanner:
         across, down = plan.nthreads
         return staged.bind((block,), run, plan.vector, across, down)
 
-    def _columns(self, plan: Slabs, own: Loop, reduced: Loop, kept: Loop) -> tuple[Loop, ...]:
+    def _columns(
+        self, plan: Slabs, own: Loop, reduced: Loop, kept: Loop | None
+    ) -> tuple[Loop, ...]:
         """The loops of threads over the columns of their slabs, and down each of them."""
         flow = self._flow
         kept_dim, reduce_dim = Parallel.TIDX, Parallel.TIDY
         if plan.lanes_down:
             kept_dim, reduce_dim = reduce_dim, kept_dim
-        columns = Loop(flow.graph.merge(own.axis, kept.axis))
+        columns = own if kept is None else Loop(flow.graph.merge(own.axis, kept.axis))
         several, beside = split(flow, columns, plan.kept_threads)
         trips, down = split(flow, reduced, plan.reduce_threads)
         loops = (
