@@ -108,11 +108,9 @@ class ReductionScheduler:
             yield from plans_of(replace(rows, strip=self._strips.width), self._target)
             return
         yield from self._short.candidates()
-        slabs = list(self._slabs.candidates())
-        yield from () if rows.inner else slabs
+        yield from self._slabs.candidates()
         yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
         yield from plans_of(replace(rows, is_skewed=self._is_skewed()), self._target)
-        yield from slabs if rows.inner else ()
 
     def _is_skewed(self) -> bool:
         """Whether columns are counted from another address in each row."""

@@ -107,15 +107,14 @@ class SlabsPlanner:
         """As few slabs as make whole vectors, and more while they are small."""
         what = "slabs in shared memory"
         sizes = [constant_value(x.axis.extent) for x in (*self._reduced, *self._kept)]
-        if not self._around or not self._reduced or not self._copies or None in sizes:
+        if not self._around or not self._kept or not self._copies or None in sizes:
             yield Refused(what, "no rows of kept elements behind the reduced ones")
             return
         kept = math.prod(constant_value(x.axis.extent) or 1 for x in self._kept)
         columns = math.prod(constant_value(x.axis.extent) or 1 for x in self._reduced)
         items = [c.dtype.nbytes for c in self._copies]
-        row = kept if self._kept else columns
-        if kept * max(items) >= LINE_NBYTES or row * min(items) % MAX_VECTOR_NBYTES == 0:
-            yield Refused(what, f"rows of {row} elements are lines, or whole vectors")
+        if kept * max(items) >= LINE_NBYTES or kept * min(items) % MAX_VECTOR_NBYTES == 0:
+            yield Refused(what, f"rows of {kept} elements are lines, or whole vectors")
             return
         yield self._plan(kept, columns)
 
@@ -154,10 +153,9 @@ class SlabsPlanner:
         around, reduced, kept = (
             merge_all(flow, part) for part in (self._around, self._reduced, self._kept)
         )
-        assert around is not None and reduced is not None
+        assert around is not None and reduced is not None and kept is not None
         blocks, own = split(flow, around, plan.slabs)
-        run = flow.graph.merge(own.axis, reduced.axis)
-        run = run if kept is None else flow.graph.merge(run, kept.axis)
+        run = flow.graph.merge(flow.graph.merge(own.axis, reduced.axis), kept.axis)
         block = Loop(blocks.axis, Parallel.BIDX)
         set_loops(flow, reference, (block, *self._columns(plan, own, reduced, kept)))
         moving = set(staged.moving)
@@ -167,15 +165,13 @@ class SlabsPlanner:
         across, down = plan.nthreads
         return staged.bind((block,), run, plan.vector, across, down)
 
-    def _columns(
-        self, plan: Slabs, own: Loop, reduced: Loop, kept: Loop | None
-    ) -> tuple[Loop, ...]:
+    def _columns(self, plan: Slabs, own: Loop, reduced: Loop, kept: Loop) -> tuple[Loop, ...]:
         """The loops of threads over the columns of their slabs, and down each of them."""
         flow = self._flow
         kept_dim, reduce_dim = Parallel.TIDX, Parallel.TIDY
         if plan.lanes_down:
             kept_dim, reduce_dim = reduce_dim, kept_dim
-        columns = own if kept is None else Loop(flow.graph.merge(own.axis, kept.axis))
+        columns = Loop(flow.graph.merge(own.axis, kept.axis))
         several, beside = split(flow, columns, plan.kept_threads)
         trips, down = split(flow, reduced, plan.reduce_threads)
         loops = (
