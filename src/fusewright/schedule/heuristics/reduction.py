@@ -101,7 +101,9 @@ class ReductionScheduler:
 
     def candidates(
         self,
-    ) -> Iterator[Listed[ReductionPlan | ShortRows | Slabs | TiledReduction]]:
+    ) -> Iterator[
+        Listed[ReductionPlan] | Listed[ShortRows] | Listed[Slabs] | Listed[TiledReduction]
+    ]:
         """Where rows are held and how threads share them, in the order of the rules."""
         rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
         if self._strips is not None:

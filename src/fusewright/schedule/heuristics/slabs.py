@@ -66,8 +66,8 @@ class Slabs:
     @property
     def nthreads(self) -> tuple[int, int]:
         """Threads along x and along y."""
-        both = (self.kept_threads, self.reduce_threads)
-        return both[::-1] if self.lanes_down else both
+        kept, down = self.kept_threads, self.reduce_threads
+        return (down, kept) if self.lanes_down else (kept, down)
 
     @property
     def candidate(self) -> Candidate[Slabs]:
