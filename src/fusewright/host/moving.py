@@ -62,6 +62,7 @@ def with_places(kernel: Kernel, ninputs: int, sites: Sequence[Subspan]) -> Kerne
         symbols=tuple(dict.fromkeys((*kernel.symbols, *mentioned))),
         body=(*starts.head, *map_body(body, lambda s: _begun(s, begins))),
         stored_once=tuple(new.get(b, b) for b in kernel.stored_once),
+        stored_in_turns=tuple(new.get(b, b) for b in kernel.stored_in_turns),
     )
 
 

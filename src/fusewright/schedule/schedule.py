@@ -293,7 +293,8 @@ class ScheduledTensor(TensorPasses):
     def cache_before(self, by: str | None = None) -> ScheduledTensor:
         """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t;
         `by` "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
-        matrices: bind its last three loops to Mma, and the last two of t to Bulk."""
+        matrices, of 4-byte elements by pairs: bind its last three loops to Mma, and the last two
+        of t to Bulk."""
         check_by(self.stage, by, ("stmatrix",))
         s, flow = self.stage, self._schedule.flow
         if by is not None:
