@@ -20,7 +20,12 @@ from fusewright.schedule.heuristics.product_plans import (
     menu_plans,
     with_splits,
 )
-from fusewright.schedule.heuristics.product_steps import DepthStep, outside_us, step_clocks
+from fusewright.schedule.heuristics.product_steps import (
+    DepthStep,
+    outside_us,
+    passed_nbytes,
+    step_clocks,
+)
 from fusewright.schedule.heuristics.product_suffix import (
     PLAIN,
     Suffix,
@@ -164,6 +169,7 @@ def step_of(
     return DepthStep(
         sums * plan.depth / mma_per_clock(sizes.itemsize),
         added, received, requested, beyond, plan.stages, plan.groups_of_tile, crossing,
+        passed_nbytes(plan.rows, plan.columns, plan.products, plan.depth * sizes.itemsize),
     )  # fmt: skip
 
 
