@@ -146,6 +146,29 @@ def test_columns(mode: str) -> None:
     assert [s.dst for s in adds] == (list(kernel.ir.stored_in_turns) if mode == "tma" else [])
 
 
+def _columns_of_two_vectors(*, apart: bool, columns: int = 256) -> fw.Schedule:
+    """A thread has two vectors of four columns, 128 columns apart or side by side."""
+    s = fw.Schedule(fw.trace(total, fw.TensorSpec((99, columns), "float32")))
+    t = s.outputs[0]
+    t.split(1, 33).split(0, 4)
+    t.split(0, 32 if apart else 2)  # [columns/4/f, f, 4, 3, 33]
+    t.parallelize(1 if apart else 0, fw.TIDx).parallelize(2, fw.Vectorize).parallelize(3, fw.BIDx)
+    t.reorder([3, 4, 0, 1, 2])
+    t.request_serial_grid_reduction("tma")
+    return s
+
+
+def test_a_run_of_a_result_lies_in_the_order_of_the_parts() -> None:
+    """Else the copy engine adds to scratch, whose order is that of threads."""
+    checked(_columns_of_two_vectors(apart=True))
+    checked(_columns_of_two_vectors(apart=False), in_result=False)
+
+
+def test_a_run_of_a_result_ends_where_the_result_does() -> None:
+    """The copy engine would add beyond the end of 252 columns."""
+    checked(_columns_of_two_vectors(apart=True, columns=252), in_result=False)
+
+
 def test_full_sums() -> None:
     """One element: by a thread in the result; the copy engine moves no less than 16 bytes."""
     checked(full_sum(3))

@@ -393,7 +393,8 @@ class ScheduledTensor(TensorPasses):
         memory, by accesses of whole vectors, and the last one keeps the result; "tma": the copy
         engine adds parts from shared memory to it, and the last block loads them by vectors, or
         gets them into shared memory by the copy engine (`read_back` "bulk"). What reads the result
-        runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs. "slices":
+        runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs. In both a sum
+        that is an output as it is, in its own dtype, is added up there, without scratch. "slices":
         every block leaves its part, waits for the others, and finishes a share of the sum and of
         what reads it; the blocks are
         neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over
