@@ -169,6 +169,34 @@ def test_a_run_of_a_result_ends_where_the_result_does() -> None:
     checked(_columns_of_two_vectors(apart=True, columns=252), in_result=False)
 
 
+def test_a_block_takes_nothing_from_iterations_that_repeat_others() -> None:
+    """The second of two tiles of 512 columns has none of 288, and a turn of its own."""
+    s = fw.Schedule(fw.trace(total, fw.TensorSpec((90, 288), "float32")))
+    t = s.outputs[0]
+    t.split(1, 13).split(0, 8).split(0, 64).split(0, 2)
+    t.parallelize(0, fw.BIDy).parallelize(2, fw.TIDx).parallelize(3, fw.Vectorize)
+    t.parallelize(4, fw.BIDz).reorder({4: 2, 5: 3})
+    t.request_serial_grid_reduction("vector")
+    kernel = checked(s)
+    assert "i0 == 0" in next(x for x in str(kernel.ir).splitlines() if "= load t0[" in x)
+
+
+def test_blocks_that_repeat_a_result_do_not_add_to_it() -> None:
+    def fn(x, y):
+        return fw.sum(x, axis=0), y * 2
+
+    s = fw.Schedule(fw.trace(fn, *(fw.TensorSpec(x, "float32") for x in ((96, 64), (5, 64)))))
+    a, b = s.outputs
+    a.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    a.request_serial_grid_reduction("vector")
+    b.parallelize(0, fw.BIDy).parallelize(1, fw.TIDx)
+    kernel, arrays = s.lower("sm_90a"), arrays_of(s)
+    assert len(kernel.ir.scratch) == 1
+    found = kernel.simulate(*arrays)
+    assert found.races == []
+    np.testing.assert_allclose(found.outputs[0], arrays[0].sum(axis=0), rtol=1e-5, atol=1e-5)
+
+
 def test_full_sums() -> None:
     """One element: by a thread in the result; the copy engine moves no less than 16 bytes."""
     checked(full_sum(3))

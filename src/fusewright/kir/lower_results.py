@@ -34,7 +34,7 @@ from fusewright.kir.lower_turns import (
 from fusewright.kir.semaphores import GuardedBox
 from fusewright.schedule.graph import Stage, strides_of
 from fusewright.schedule.nest import Child, computed, reduced_loops
-from fusewright.schedule.parallel import GRID_DIMS, THREAD_DIMS
+from fusewright.schedule.parallel import BLOCK_DIMS, GRID_DIMS, THREAD_DIMS
 from fusewright.schedule.results_in_turns import IN_TURN_MODES, result_in_turns
 from fusewright.schedule.views import View, view
 from fusewright.target import BULK_ALIGNMENT
@@ -59,6 +59,8 @@ def _turned_result(context: Context, s: Stage) -> TurnedResult | str:
     if child is None and result is not s:
         return f"{result.name} is stored in other loops than those behind the sum"
     storage = Storage(context, strides_of)
+    if repeated := _repeated(context, s, result):
+        return f"blocks along {repeated} repeat {result.name}"
     box = _box(storage, s, result)
     if box is None:
         return f"what a block stores of {result.name} has no constant extents"
@@ -69,6 +71,14 @@ def _turned_result(context: Context, s: Stage) -> TurnedResult | str:
         if problem is not None:
             return problem
     return TurnedResult(result, box, child)
+
+
+def _repeated(context: Context, s: Stage, result: Stage) -> str | None:
+    """A dimension of the grid, or of the cluster, whose blocks would all add to a result."""
+    bound = {x.parallel for x in result.loops if x.axis.extent != ONE}
+    bound |= {*blocks_reduced(context, s)}
+    apart = (p for p, name in BLOCK_DIMS.items() if context.dims[name].extent != ONE)
+    return next((p.value for p in apart if p not in bound), None)
 
 
 def _child(context: Context, s: Stage, result: Stage) -> Child | None:
@@ -173,6 +183,7 @@ def _place(
     ]
     known = [(x.axis, v) for x, v in kept]
     conditions = [less(v, x.axis.extent) for x, v in kept if x.parallel in THREAD_DIMS]
+    conditions += _stored_here(storage, s, result)
     index: Expr = ZERO
     for axis, stride in zip(result.frame.output, strides_of(result), strict=True):
         found = value_of(storage.graph, known, axis)
@@ -181,6 +192,12 @@ def _place(
         index = index + found[0] * stride
         conditions += found[1]
     return index, list(dict.fromkeys(c for c in conditions if c != TRUE))
+
+
+def _stored_here(storage: Storage, s: Stage, result: Stage) -> list[Cond]:
+    """Where a block stores what its loops repeat: there alone it has a turn at these elements."""
+    seen, outer = view(storage.graph, result, storage.loop_values(result)), _outer(storage, s)
+    return [c for c in seen.path.free_conditions if outer.issuperset(variables(c))]
 
 
 def _run_problem(storage: Storage, s: Stage, result: Stage) -> str | None:
