@@ -17,6 +17,8 @@ from fusewright.host.ir import AccessMode
 from fusewright.kir.ir import BoxReduce, BoxStore, BulkReduce, If, SemaphoreAcquire
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.candidates import Candidate
+from fusewright.schedule.heuristics.matmul import MatmulScheduler
 from fusewright.schedule.heuristics.product_plans import ProductPlan, ProductSizes
 from fusewright.schedule.heuristics.product_times import predicted_us
 from fusewright.schedule.results_in_turns import result_in_turns
@@ -292,6 +294,33 @@ def test_groups_that_meet_in_a_result_are_races() -> None:
     renamed = dict(zip(bad.params, case.arrays.values(), strict=True))
     found = verify_kernel(bad, replace(case, arrays=renamed, outputs=(bad.params[1],)))
     assert found.missing
+
+
+@pytest.mark.parametrize("fn", [wide_product, product])
+def test_candidates_say_where_parts_are_added_up(fn: Callable[..., object]) -> None:
+    specs = [fw.TensorSpec(x, "bfloat16") for x in ((512, 32768), (32768, 1024))]
+    flow = fw.Schedule(fw.trace(fn, *specs)).flow
+    listed = list(MatmulScheduler(flow, target_of("sm_90a")).candidates())
+    turns = [c for c in listed if isinstance(c, Candidate) and "in turns" in c.what]
+    assert {c.plan.mode for c in turns} == {"vector", "tma", "tma+bulk"}
+    for c in turns:
+        in_result = fn is wide_product and c.plan.mode != "tma+bulk"
+        assert c.plan.in_result == in_result == ("in the result" in c.what)
+        rounded = "through scratch: t0 of bfloat16 would round the sum of float32" in c.what
+        assert rounded == (fn is product)
+        assert (c.plan.staged == c.plan.columns) == (in_result and c.plan.mode == "tma")
+
+
+def test_a_plan_in_the_result_is_scheduled_so() -> None:
+    """By the candidate that a tuner would try: no scratch, boxes of all 128 columns."""
+    specs = [fw.TensorSpec(x, "bfloat16") for x in ((128, 4096), (4096, 128))]
+    s = fw.Schedule(fw.trace(wide_product, *specs))
+    scheduler = MatmulScheduler(s.flow, target_of("sm_90a"))
+    plans = (c.plan for c in scheduler.candidates() if isinstance(c, Candidate))
+    assert scheduler.apply(next(p for p in plans if p.mode == "tma"))
+    kernel = s.lower("sm_90a").ir
+    assert kernel.scratch == () and len(kernel.stored_in_turns) == 1
+    assert any(isinstance(x, BoxReduce) for x in walk_statements(kernel))
 
 
 def test_adding_to_the_result_saves_a_pass() -> None:
