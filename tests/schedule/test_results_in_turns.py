@@ -282,6 +282,12 @@ def test_a_result_in_turns_is_not_stored_once() -> None:
         check_kernel(replace(k, stored_in_turns=both), "lowered")
 
 
+def test_runs_that_a_turn_guards_have_strides() -> None:
+    text = str(of_product("vector", shape=(60, 40, 920)).lower("sm_90a").ir)
+    with pytest.raises(fw.SpecError, match="2 extents and 1 strides of the runs that it guards"):
+        check_kernel(fw.parse_kernel(text.replace("extents((64))", "extents((64, 2))")), "lowered")
+
+
 def test_groups_that_meet_in_a_result_are_races() -> None:
     """What a kernel says of its results is no proof: the simulator looks at each element."""
     s = column_schedule(total, 3)

@@ -141,15 +141,17 @@ def _counted(s: SemaphoreArrive | SemaphoreLeave) -> tuple[MemoryUse, ...]:
 
 
 def _guarded(s: _Guarding, *, writes: bool) -> MemoryUse:
-    """What is guarded, as runs of elements. In a box of a result runs begin at any of them."""
+    """What is guarded, as runs of elements, which in a result begin anywhere."""
+    strides = () if isinstance(s, SemaphoreArrive) else s.strides
+    step = math.gcd(s.size, s.first.divisor, *(e.divisor for e in strides))
     if isinstance(s, SemaphoreArrive) or not s.extents:
-        return MemoryUse(s.guarded, writes, s.first, s.size, issuer=s.issuer)
+        return MemoryUse(s.guarded, writes, s.first, s.size, issuer=s.issuer, step=step)
     run = _runs(math.prod(s.extents))
     index, inner = s.first, 1
     for extent, stride in zip(s.extents, s.strides, strict=False):
         index = index + mod(floordiv(run, inner), extent) * stride
         inner *= extent
-    return MemoryUse(s.guarded, writes, index, s.size, issuer=s.issuer, step=1, run=run)
+    return MemoryUse(s.guarded, writes, index, s.size, issuer=s.issuer, step=step, run=run)
 
 
 @lru_cache(maxsize=64)
