@@ -62,6 +62,10 @@ class Calibration:
     Fitted to products by warpgroups (`bench.product_fit`):
         product_share         of the nominal rate that matrix instructions keep up: at full load the
                               chip's power, not its clock, is the limit
+        crowded_clocks        for a byte that passes shared memory beyond 128 a clock of a step's
+                              matrix instructions, all multiprocessors busy: 1024 x 1024 x 65536
+                              takes 217.5 us in halves of 128 x 128, 207.6 in quarters of 128 x 256
+                              (one H100, 2026-11-26, bench/split-products-2026-11-26-h100.json)
         box_line_clocks       of a multiprocessor for a line of a box that arrives in its memory
         shared_line_clocks    for one that it asks the second-level cache for, all multiprocessors
                               asking at once
@@ -152,6 +156,7 @@ class Calibration:
     overlap: float
     tile_overlap: float
     product_share: float
+    crowded_clocks: float
     box_line_clocks: float
     shared_line_clocks: float
     beyond_clocks: float
@@ -216,6 +221,7 @@ FITTED = (
     "widths_share",
     "cluster_margin",
     "alone_margin",
+    "crowded_clocks",
     *PRODUCT_FIGURES,
 )
 """Figures that no single kernel shows."""
@@ -248,6 +254,7 @@ H200 = Calibration(
     overlap=6.0,
     tile_overlap=1.5,
     product_share=0.855,
+    crowded_clocks=0.00244,
     box_line_clocks=1.78,
     shared_line_clocks=2.42,
     beyond_clocks=7.2,

@@ -33,7 +33,7 @@ from fusewright.host.segment import Segment
 from fusewright.kir import ir
 from fusewright.kir.analysis.hazards import sync_orders
 from fusewright.kir.analysis.occupancy import blocks_by_memory
-from fusewright.kir.analysis.uses import global_reads, global_writes
+from fusewright.kir.analysis.uses import global_writes, reads_before
 from fusewright.memory import Memory
 from fusewright.runtime.arrays import overlaps_itself
 from fusewright.runtime.builds import BUILDER, is_failed
@@ -153,7 +153,7 @@ class Kernel:
     @property
     def params(self) -> tuple[Param, ...]:
         """The array parameters of a call, in the order of the CUDA signature."""
-        read, written = global_reads(self.ir), global_writes(self.ir)
+        read, written = reads_before(self.ir), global_writes(self.ir)
         return tuple(
             Param(
                 b.name,

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.core.expr import ZERO
+from fusewright.core.expr import ZERO, Int
 from fusewright.errors import ScheduleError, SpecError
+from fusewright.fusion.ir import position
 from fusewright.fusion.text import parse_fusion
 from fusewright.host.ir import EdgeKind
 from fusewright.host.moving import with_places
@@ -360,3 +361,23 @@ def test_boxes_do_not_begin_where_the_device_says() -> None:
     moving = replace(site, moving=Moving((natural(fusion.inputs[2]),), ((0, ZERO),)))
     with pytest.raises(ScheduleError, match="begins where the device says"):
         with_places(kernel.lowered, 2, [moving])
+
+
+def test_blocks_in_turns_add_up_a_result_that_begins_where_the_device_says() -> None:
+    """Turns guard what is stored, and loads find it there."""
+    s = fw.Schedule(fw.trace(lambda x: fw.sum(x, axis=0), S((96, 64), "float32")))
+    t = s.outputs[0]
+    t.split(1, 32).parallelize(0, fw.TIDx).parallelize(1, fw.BIDx)
+    t.request_serial_grid_reduction("vector")
+    kernel = s.lower("sm_90a")
+    assert kernel.lowered is not None
+    (result,) = kernel.lowered.stored_in_turns
+    place = fw.trace(lambda x, s: x + s, S((64,), "float32"), S((), "int32")).inputs
+    site = replace(natural(place[0]), shape=(Int(256),), moving=None)
+    moving = Moving((natural(place[1]),), ((0, position(0)),))
+    moved = with_places(kernel.lowered, 1, [replace(site, moving=moving)])
+    text = str(moved)
+    assert [b.name for b in moved.stored_in_turns] == [result.name]
+    assert f"= load {result.name}[start_0[0] + tx]" in text
+    assert f"store {result.name}[start_0[0] + tx]" in text
+    assert text.count("first(start_0[0])") == 2

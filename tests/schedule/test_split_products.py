@@ -34,6 +34,11 @@ def product(x, w):
     return fw.matmul(x, w)
 
 
+def wide_product(x, w):
+    """The sums of a product, without a rounding."""
+    return fw.astype(fw.matmul(x, w), "float32")
+
+
 def with_bias(x, w, b):
     return fw.nn.relu(fw.matmul(x, w) + b)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from test_cluster_shares import columns_in_clusters
 from test_grid_turns import column_schedule, total, total_and_more
-from test_split_products import product, split_schedule, with_bias
+from test_split_products import product, split_schedule, wide_product, with_bias
 
 import fusewright as fw
 from fusewright.schedule.schedule import ScheduledTensor
@@ -129,6 +129,14 @@ def _of_product(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
     return split_schedule(fn, splits * first, mode, shape=shape, first=first)
 
 
+def _of_wide_product(mode: str, splits: int, *, suffix: bool) -> fw.Schedule:
+    """The same, whose sums are the result, to which blocks in turns add their parts."""
+    assert not suffix
+    shape = (60, 40, 128 * splits - 104 + 64 * (splits == 1))
+    staged = 64 if mode == "tma" else 0
+    return split_schedule(wide_product, splits, mode, shape=shape, staged=staged)
+
+
 def _more_tiles_than_blocks(mode: str, *, suffix: bool) -> fw.Schedule:
     """Four tiles, two for each group of three blocks: rings and semaphores go on from the first
     to the second."""
@@ -157,6 +165,8 @@ def _several_columns(mode: str, *, suffix: bool) -> fw.Schedule:
 def _is_possible(kind: str, mode: str, splits: int) -> bool:
     """A cluster has at most 8 blocks, which finish equal shares of a product; one part of a full
     sum is all of it."""
+    if kind == "wide product":
+        return mode in ("vector", "tma")
     if mode == "cluster":
         return 1 < splits <= 8 and (kind != "product" or splits % 2 == 0)
     if mode == "clusters":
@@ -165,7 +175,8 @@ def _is_possible(kind: str, mode: str, splits: int) -> bool:
 
 
 _KINDS: dict[str, Callable[..., fw.Schedule]] = {
-    "product": _of_product, "column sum": _of_columns, "full sum": full_sum,
+    "product": _of_product, "wide product": _of_wide_product, "column sum": _of_columns,
+    "full sum": full_sum,
 }  # fmt: skip
 _SEVERAL: dict[str, Callable[..., fw.Schedule]] = {
     "product": _more_tiles_than_blocks, "column sum": _several_columns,
@@ -178,7 +189,7 @@ def _cases() -> Iterator[TurnCase]:
             end = " and a function" if suffix else ""
             for kind, make in _KINDS.items():
                 for n in SPLITS:
-                    if _is_possible(kind, mode, n):
+                    if _is_possible(kind, mode, n) and not (suffix and kind == "wide product"):
                         yield TurnCase(
                             f"{kind}{end}, {mode}, {n}", mode, n,
                             lambda make=make, mode=mode, n=n, s=suffix: make(mode, n, suffix=s),

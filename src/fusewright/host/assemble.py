@@ -32,7 +32,7 @@ from fusewright.host.lending import lend
 from fusewright.host.sharing import packed
 from fusewright.host.state import bound_semaphores, scratch_sites, state_root
 from fusewright.host.subspans import ROOT_ALIGNMENT, Subspan, natural, nbytes_of
-from fusewright.kir.analysis.uses import global_reads, written_buffers
+from fusewright.kir.analysis.uses import global_reads, reads_before, written_buffers
 from fusewright.kir.asynchronous import BulkReduce
 from fusewright.kir.ir import Arg, Buffer, Compute, Imm, Index, Kernel
 from fusewright.kir.tensor import BoxReduce, Mma, WarpMma
@@ -324,12 +324,11 @@ def _binding(s: Subspan, memory: Stored, offset: Expr, mode: AccessMode) -> Bind
 
 
 def accesses(kernel: Kernel) -> dict[Buffer, AccessMode]:
-    """What a kernel does to each of its parameters; of scratch nobody reads what was before."""
+    """What a kernel does to each of its parameters."""
     written = set(written_buffers(kernel))
-    read = global_reads(kernel)
+    read = reads_before(kernel)
     modes = {(True, True): AccessMode.READ_WRITE, (False, True): AccessMode.WRITE}
-    found = {b: modes.get((b in read, b in written), AccessMode.READ) for b in kernel.params}
-    return found | dict.fromkeys(kernel.scratch, AccessMode.WRITE)
+    return {b: modes.get((b in read, b in written), AccessMode.READ) for b in kernel.params}
 
 
 def _accesses_of_region(x: KernelCall) -> dict[Buffer, AccessMode]:

@@ -21,6 +21,8 @@ from fusewright.kir.ir import (
     Load,
     Reg,
     RegVar,
+    SemaphoreAcquire,
+    SemaphoreRelease,
     Statement,
     Store,
 )
@@ -62,13 +64,16 @@ def with_places(kernel: Kernel, ninputs: int, sites: Sequence[Subspan]) -> Kerne
         symbols=tuple(dict.fromkeys((*kernel.symbols, *mentioned))),
         body=(*starts.head, *map_body(body, lambda s: _begun(s, begins))),
         stored_once=tuple(new.get(b, b) for b in kernel.stored_once),
+        stored_in_turns=tuple(new.get(b, b) for b in kernel.stored_in_turns),
     )
 
 
 def _check_stores(kernel: Kernel, results: Sequence[Buffer]) -> None:
     mapped = {m.buffer for m in kernel.maps}
     for s in walk_statements(kernel):
-        uses = () if isinstance(s, Store) else s.memory_uses()
+        in_turn = isinstance(s, Load) and s.src in kernel.stored_in_turns
+        moves = in_turn or isinstance(s, Store | SemaphoreAcquire | SemaphoreRelease)
+        uses = () if moves else s.memory_uses()
         for b in [b for b in results if b in mapped or any(u.buffer is b for u in uses)]:
             raise ScheduleError(
                 f"{kernel.name}: {type(s).__name__} writes {b}, which begins where the device "
@@ -77,9 +82,15 @@ def _check_stores(kernel: Kernel, results: Sequence[Buffer]) -> None:
 
 
 def _begun(s: Statement, begins: Mapping[Buffer, Expr]) -> Statement:
-    """The statement with stores counted from where their block begins."""
-    if isinstance(s, Store):
-        return replace(s, index=add(begins[s.dst], s.index)) if s.dst in begins else s
+    """The statement with stores, and turns and loads of what other blocks stored, counted from
+    where their block begins."""
+    match s:
+        case Store(dst=b) | Load(src=b) if b in begins:
+            return replace(s, index=add(begins[b], s.index))
+        case SemaphoreAcquire(guarded=b) | SemaphoreRelease(guarded=b) if b in begins:
+            return replace(s, first=add(begins[b], s.first))
+        case _:
+            pass
     return with_bodies(s, lambda body: map_body(body, lambda inner: _begun(inner, begins)))
 
 

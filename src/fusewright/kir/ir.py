@@ -397,7 +397,9 @@ class Kernel(Node):
     `maps` are the tensor maps of parameters by which boxes are copied.
     `min_blocks` is the number of blocks a multiprocessor must hold, 0 for no request.
     `stored_once`: the parameters of which this launch stores every element once at most, and loads
-    none, so that two stores to one of them never meet.
+    none, so that two stores to one of them never meet; `stored_in_turns`: those of which every
+    element is stored, and what was stored loaded, by the blocks of one group only, each in a turn
+    that guards it, so that two groups never meet there.
     `semaphores`: the parameters that hold flags and counters, zero before and behind every launch;
     `zeroed`: those that hold sums to which blocks add in any order, the same;
     `scratch`: those whose contents nobody else reads or has written.
@@ -414,6 +416,7 @@ class Kernel(Node):
     cluster: tuple[Dim, ...] = ()
     min_blocks: int = 0
     stored_once: tuple[Buffer, ...] = ()
+    stored_in_turns: tuple[Buffer, ...] = ()
     semaphores: tuple[Buffer, ...] = ()
     zeroed: tuple[Buffer, ...] = ()
     scratch: tuple[Buffer, ...] = ()

@@ -18,6 +18,7 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Sort
 from fusewright.kir.ir import Alloc, AsyncKind, Body, Buffer, Dim, For, If, Kernel, Statement
 from fusewright.kir.lower_products import check_products
+from fusewright.kir.lower_results import find_results
 from fusewright.kir.lower_statements import Statements
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
 from fusewright.kir.lower_turns import check_modes, where_finished
@@ -85,12 +86,15 @@ def lower(
         at_once=target.clusters_at_once(constant_value(cx.extent) or 1),
         backward=backward_loops(flow.graph, nest),
     )
+    find_results(context)
     context.finished.update(where_finished(context))
     body = _Tree(context).body(nest.root)
     orders = context.orders.values()
+    turned = tuple(o.guarded for o in orders if o.in_result)
+    own = [o for o in orders if not o.in_result]
     kernel = Kernel(
         name=name,
-        params=(*params.values(), *(o.guarded for o in orders), *(o.semaphore for o in orders)),
+        params=(*params.values(), *(o.guarded for o in own), *(o.semaphore for o in orders)),
         arguments=tuple(a for a, _ in context.arguments.values()),
         symbols=context.sizes,
         grid=grid,
@@ -99,10 +103,11 @@ def lower(
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
         maps=tuple(context.maps.values()),
-        stored_once=tuple(params[s] for s in flow.outputs),
+        stored_once=tuple(params[s] for s in flow.outputs if params[s] not in turned),
+        stored_in_turns=turned,
         semaphores=tuple(o.semaphore for o in orders),
-        zeroed=tuple(o.guarded for o in orders if o.summed),
-        scratch=tuple(o.guarded for o in orders if not o.summed),
+        zeroed=tuple(o.guarded for o in own if o.summed),
+        scratch=tuple(o.guarded for o in own if not o.summed),
         attributes=(("contract", "true"),),
     )
     _check_launch(kernel, target)
@@ -315,6 +320,8 @@ class _Tree:
     def body(self, node: LoopNode) -> Body:
         out: list[Statement] = list(self.allocated.get(node, []))
         for child in node.children:
+            begin, end = self.emit.turns_around(child)
+            out.extend(begin)
             if isinstance(child, LoopNode):
                 for s in self.carried.get(child, []):
                     out.extend(self.emit.initialise(s))
@@ -335,6 +342,7 @@ class _Tree:
             else:
                 inside = any(child in group for group in self.carried.values())
                 out.extend(self.emit.stage(child, standalone=not inside))
+            out.extend(end)
             for tile, axis in self.sorted.get(child, []):
                 out.extend(sort_network(self.storage, tile, axis))
         return tuple(out)

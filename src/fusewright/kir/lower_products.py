@@ -37,13 +37,14 @@ from fusewright.kir.ir import (
     Reg,
     Statement,
     StMatrix,
+    Store,
     TensorMap,
 )
 from fusewright.kir.lower_stage import Definition
 from fusewright.kir.lower_storage import Storage
 from fusewright.kir.symbols import operand_dtype
 from fusewright.kir.tensor import FRAGMENT
-from fusewright.kir.tiles import GROUP_ROWS, Major
+from fusewright.kir.tiles import CHUNK_NBYTES, GROUP_ROWS, Major
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.instructions import THREADS_BY_LANES, instructions_across
 from fusewright.schedule.nest import reduced_loops
@@ -52,6 +53,8 @@ from fusewright.schedule.views import View, class_value, operand, view
 from fusewright.target import MAX_BOX_EXTENT, MMA_COLUMNS_UNIT, WARP_SIZE, WARPGROUP_SIZE
 
 _ISSUER = 0
+MATRIX_ITEMSIZE = CHUNK_NBYTES // FRAGMENT
+"""Bytes of an element of the matrices that are stored: a row of eight is a chunk."""
 _FRAGMENT = (2, 2, 2)
 """Loops inside of a store of matrices: blocks of 8 columns, of 8 rows, neighbours."""
 
@@ -122,7 +125,7 @@ def box_loads(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Stat
     ]
 
 
-def box_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
+def box_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[BoxStore]:
     """The copies of an output's box from the tile that it is staged in."""
     source = s.operands[0]
     if not source.is_staged:
@@ -172,17 +175,11 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
     """
     reader = storage.boxed_reader(s)
     box = storage.box(reader)
+    if s.dtype.nbytes != MATRIX_ITEMSIZE:
+        return _pair_stores(storage, s, values)
     known = [(x.axis, v) for x, v in zip(s.loops, values, strict=True)]
     own = values[-len(_FRAGMENT) :]
-    registers = storage.temporary(s, s.dtype, FRAGMENT)
-    out: list[Statement] = [Alloc(registers)]
-    for k, digits in enumerate(itertools.product(*map(range, _FRAGMENT))):
-        here = dict(zip(own, digits, strict=True))
-        place = tuple(as_expr(here.get(v, v)) for v in values)
-        d = Definition(storage, s, place)
-        (value,) = d.read(0)
-        fn = "copy" if operand_dtype(value) is s.dtype else "cast"
-        out += [*d.out, Compute(fn, Reg(registers, Int(k)), (value,))]
+    registers, out = _fragment(storage, s, values)
     team = _Team.of(s, values)
     warp, lane = team.number(WARP_SIZE), team.lane
     fixed = {v: 0 for v in own if isinstance(v, Var)}
@@ -193,10 +190,7 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
     for i in box.loops:
         found = value_of(storage.graph, known, reader.loops[i].axis)
         if found is None:
-            raise ScheduleError(
-                f"the loops of {s.name} do not determine its place in the tile of {reader.name}; "
-                "give both the same tiles"
-            )
+            raise _elsewhere(s, reader)
         across = half in variables(found[0])  # of the columns, which come last
         first = substitute(substitute(found[0], fixed), team.first_of(w, WARP_SIZE))
         at.append(substitute(first, {w: warp}))
@@ -206,6 +200,51 @@ def matrix_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[
     buffer = storage.context.buffers[s]
     out.append(StMatrix(buffer, index, Reg(registers), FRAGMENT // 2, transposed=across))
     return out
+
+
+def _fragment(
+    storage: Storage, s: Stage, values: tuple[Expr, ...]
+) -> tuple[Buffer, list[Statement]]:
+    """A thread's elements of 16 x 16 of a staged value in registers, and what brings them there."""
+    own = values[-len(_FRAGMENT) :]
+    registers = storage.temporary(s, s.dtype, FRAGMENT)
+    out: list[Statement] = [Alloc(registers)]
+    for k, digits in enumerate(itertools.product(*map(range, _FRAGMENT))):
+        here = dict(zip(own, digits, strict=True))
+        place = tuple(as_expr(here.get(v, v)) for v in values)
+        d = Definition(storage, s, place)
+        (value,) = d.read(0)
+        fn = "copy" if operand_dtype(value) is s.dtype else "cast"
+        out += [*d.out, Compute(fn, Reg(registers, Int(k)), (value,))]
+    return registers, out
+
+
+def _pair_stores(storage: Storage, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
+    """A staged value of 16 x 16 elements of a warp that no store of matrices takes, by each thread
+    where it holds them: pairs of neighbours in the columns of the product."""
+    reader = storage.boxed_reader(s)
+    box, own = storage.box(reader), values[-len(_FRAGMENT) :]
+    known = [(x.axis, v) for x, v in zip(s.loops, values, strict=True)]
+    found = [value_of(storage.graph, known, reader.loops[i].axis) for i in box.loops]
+    at = [x[0] for x in found if x is not None]
+    if len(at) < len(found):
+        raise _elsewhere(s, reader)
+    registers, out = _fragment(storage, s, values)
+    width = 1 if own[-1] in variables(at[0]) else _FRAGMENT[-1]
+    for k, digits in enumerate(itertools.product(*map(range, _FRAGMENT))):
+        if k % width:
+            continue
+        here = {v: n for v, n in zip(own, digits, strict=True) if isinstance(v, Var)}
+        index = box.tile.place(box.tile.index(*(substitute(e, here) for e in at)))
+        out.append(Store(storage.context.buffers[s], index, Reg(registers, Int(k)), width))
+    return out
+
+
+def _elsewhere(s: Stage, reader: Stage) -> ScheduleError:
+    return ScheduleError(
+        f"the loops of {s.name} do not determine its place in the tile of {reader.name}; give both "
+        "the same tiles"
+    )
 
 
 def tensor_map(storage: Storage, s: Stage, blocks: int = 1) -> TensorMap:

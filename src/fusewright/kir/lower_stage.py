@@ -46,6 +46,7 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.lower_clusters import SharedOut
 from fusewright.kir.lower_operands import OperandReader, literal_as, operand_key
+from fusewright.kir.lower_results import loads_of_result
 from fusewright.kir.lower_storage import register_dtype
 from fusewright.kir.lower_turns import (
     element_in_block,
@@ -60,6 +61,7 @@ from fusewright.kir.lower_turns import (
 from fusewright.kir.semaphores import Gathering
 from fusewright.kir.symbols import operand_dtype
 from fusewright.memory import Memory
+from fusewright.schedule.graph import Stage
 from fusewright.schedule.nest import reduced_loops, scanning_threads
 from fusewright.schedule.parallel import CLUSTER_DIMS, THREAD_DIMS
 from fusewright.schedule.views import operand
@@ -337,6 +339,20 @@ class Definition(OperandReader):
             parts = self._as_accumulators(tmp, width)
             for part, acc in zip(parts, self.accumulators()[first : first + width], strict=True):
                 self.out.append(Compute(fn, acc, (part, acc)))
+        return self.out
+
+    def add_stored(self, result: Stage) -> list[Statement]:
+        """Adds what earlier blocks have stored in a result to the accumulators."""
+        s, fn, dtype = self.s, reducing_function(self.s), self.s.dtype.compute
+        nothing = Imm(reduction_identity(fn, dtype), dtype)
+        buffer, accs = self.storage.context.buffers[result], self.accumulators()
+        there = self.temporary(dtype, len(accs))
+
+        def load(lane: int, at: Expr, width: int, predicate: Cond) -> Statement:
+            return Load(Reg(there, Int(lane)), buffer, at, width, predicate, fill=nothing)
+
+        self.out += loads_of_result(self.storage, s, result, self.view.variables, load)
+        self.out += [Compute(fn, a, (Reg(there, Int(k)), a)) for k, a in enumerate(accs)]
         return self.out
 
     def leave(self, to: Buffer, begin: Expr) -> list[Statement]:

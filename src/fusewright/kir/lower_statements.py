@@ -10,6 +10,7 @@ from fusewright.core.identities import reduction_identity, scan_identity
 from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.kir.ir import (
     Alloc,
+    BoxReduce,
     BulkReduce,
     BulkStore,
     Compute,
@@ -29,7 +30,7 @@ from fusewright.kir.lower_products import (
     zeros,
 )
 from fusewright.kir.lower_stage import Definition
-from fusewright.kir.lower_storage import Storage
+from fusewright.kir.lower_storage import Storage, TurnedResult
 from fusewright.kir.lower_turns import (
     at_reader,
     blocks_reduced,
@@ -44,8 +45,10 @@ from fusewright.kir.lower_turns import (
     turns_of_stage,
 )
 from fusewright.kir.lower_warp_products import warp_instructions
+from fusewright.kir.semaphores import Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
+from fusewright.schedule.nest import Child
 from fusewright.schedule.parallel import Parallel
 
 
@@ -61,7 +64,7 @@ class Statements:
         if s.boxed:
             if s.memory is not Memory.GLOBAL:
                 return box_loads(self.storage, s, values)
-            copies = box_stores(self.storage, s, values)
+            copies = self._boxes_out(s, values)
             there = self.storage.context.finished.get(s, {})
             where = [*there.values(), *of_one_copy(self.storage, s, values)]
             return [If(all_of(where), tuple(copies))] if where else copies
@@ -85,6 +88,31 @@ class Statements:
                 return [*first, *scan.statements(d)]
             return [*first, *d.compute()]
         return d.compute()
+
+    def _boxes_out(self, s: Stage, values: tuple[Expr, ...]) -> list[Statement]:
+        """Copies of an output's boxes; where blocks in turns add them up, the first one stores."""
+        stores, found = box_stores(self.storage, s, values), self.storage.turns_at(s)
+        if found is None:
+            return list(stores)
+        reduced, turns = found
+        fn = reducing_function(reduced)
+        adds = [BoxReduce(fn, x.map, x.coordinates, x.src, x.src_index, x.issuer) for x in stores]
+        return [If(turns.is_first, tuple(stores), tuple(adds))]
+
+    def turns_around(self, child: Child) -> tuple[list[Statement], list[Statement]]:
+        """What stands before and behind a child of a loop in which blocks add up a result: the wait
+        for their turn, and what passes it on."""
+        for s, found in self.storage.context.results.items():
+            if isinstance(found, TurnedResult) and found.child is child:
+                number, turns = self._next_sync(), turns_of_stage(self.storage, s)
+                earlier = [] if s.grid_mode == "tma" else self._stored_earlier(s, found, turns)
+                return [turns.acquire(number), *earlier], [turns.release(number + 1)]
+        return [], []
+
+    def _stored_earlier(self, s: Stage, found: TurnedResult, turns: Turns) -> list[Statement]:
+        """What all but the first block do before they store their sums."""
+        adds = self._over_lanes(s, lambda d: d.add_stored(found.result))
+        return [If(negate(turns.is_first), tuple(adds))]
 
     def initialise(self, s: Stage) -> list[Statement]:
         """Sets the accumulators of a reduction or scan to the identity."""
@@ -110,6 +138,9 @@ class Statements:
         first = self._by_cluster(s) if is_in_cluster else []
         if not blocks_reduced(self.storage.context, s):
             return [*first, *over]
+        found = self.storage.context.results.get(s)
+        if isinstance(found, TurnedResult):
+            return [*first, *self._in_result(s, found)]
         if s.grid_mode == "all":
             return [*self._by_all(s), *self._over_lanes(s, Definition.store_result)]
         modes = {
@@ -117,6 +148,32 @@ class Statements:
         }  # fmt: skip
         combine = modes.get(s.grid_mode or "", self._by_vectors)
         return [*first, *combine(s), *over]
+
+    def _in_result(self, s: Stage, found: TurnedResult) -> list[Statement]:
+        """All blocks store their sums of what earlier ones left in a result and their parts, where
+        the reduction itself is one; others are stored behind it."""
+        if found.result is not s:
+            return []
+        number, turns = self._next_sync(), turns_of_stage(self.storage, s)
+        if s.grid_mode == "vector":
+            return [
+                *self._over_lanes(s, Definition.meet),
+                turns.acquire(number),
+                *self._stored_earlier(s, found, turns),
+                *self._over_lanes(s, Definition.store_result),
+                turns.release(number + 1),
+            ]
+        staged = staged_part(s, turns)
+        where = (turns.guarded, turns.first, staged, ZERO, turns.size, turns.issuer)
+        adds = BulkReduce(reducing_function(s), *where)
+        return [
+            Alloc(staged),
+            *self._over_lanes(s, Definition.meet),
+            *self._over_lanes(s, lambda d: d.leave(staged, ZERO)),
+            turns.acquire(number),
+            If(turns.is_first, (BulkStore(*where),), (adds,)),
+            turns.release(number + 1),
+        ]
 
     def _next_sync(self) -> int:
         """The first of three ids that no other sync has."""

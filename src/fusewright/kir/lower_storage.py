@@ -15,10 +15,10 @@ from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import Iota, Pointwise, Scan, Take, TakeAlong, moves_data
 from fusewright.kir.boxes import Box, box_of
 from fusewright.kir.ir import Argument, Buffer, Dim, Statement, TensorMap
-from fusewright.kir.semaphores import Gathering, Turns
+from fusewright.kir.semaphores import Gathering, GuardedBox, Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
-from fusewright.schedule.nest import LoopNode, Nest, reduced_loops
+from fusewright.schedule.nest import Child, LoopNode, Nest, reduced_loops
 from fusewright.schedule.parallel import BLOCK_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.products import is_promoted
 from fusewright.target import MAX_VECTOR_NBYTES
@@ -51,10 +51,23 @@ class Context:
     returned: dict[Stage, tuple[Statement, ...]] = field(
         default_factory=dict[Stage, "tuple[Statement, ...]"]
     )
+    results: dict[Stage, TurnedResult | str] = field(
+        default_factory=dict[Stage, "TurnedResult | str"]
+    )
     digits: dict[Var, AxisClass] = field(default_factory=dict[Var, "AxisClass"])
     finished: dict[Stage, dict[Parallel, Cond]] = field(
         default_factory=dict[Stage, dict[Parallel, Cond]]
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnedResult:
+    """The result in which the parts of a reduction are added up, what a block covers of it, and the
+    child of the loop behind the sum in which it is stored: None where the reduction itself is."""
+
+    result: Stage
+    box: GuardedBox
+    child: Child | None
 
 
 def carrying_loops(context: Context, s: Stage) -> tuple[int, ...]:
@@ -220,6 +233,15 @@ class Storage:
         nodes = self.context.nest.nodes[s]
         found = [i for i in carrying_loops(self.context, s) if nodes[i] is not None]
         return found[0] if found else len(s.loops)
+
+    def turns_at(self, result: Stage) -> tuple[Stage, Turns] | None:
+        """The reduction whose parts blocks add up in a result, and their turns."""
+        for s, found in self.context.results.items():
+            if isinstance(found, TurnedResult) and found.result is result:
+                turns = self.context.orders[s]
+                assert isinstance(turns, Turns)
+                return s, turns
+        return None
 
     # --- loop variables -------------------------------------------------------------------------
 

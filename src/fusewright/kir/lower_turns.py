@@ -32,6 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.paths import value_of
 from fusewright.core.conditions import (
+    TRUE,
     Cond,
     all_of,
     equal,
@@ -59,7 +60,7 @@ from fusewright.kir.ir import (
     Statement,
     Store,
 )
-from fusewright.kir.lower_storage import Context, Storage
+from fusewright.kir.lower_storage import Context, Storage, TurnedResult
 from fusewright.kir.semaphores import Gathering, Turns
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
@@ -90,7 +91,7 @@ def _reduced(context: Context, s: Stage, dims: Mapping[Parallel, str]) -> tuple[
 
 def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
     """By stage, and by dimension along which blocks reduced what it reads, where the result is: in
-    the last block, or in a share of the threads of each.
+    the last block, or in a share of the threads of each, or in all, which add it to an output.
 
     Raises ScheduleError for a reader in other blocks, or in other threads.
     """
@@ -111,6 +112,8 @@ def where_finished(context: Context) -> dict[Stage, dict[Parallel, Cond]]:
             found[Parallel.CLUSTERX] = _share_in_cluster(context, s)
         if own and s.grid_mode in SHARED_OUT:
             found |= dict.fromkeys(own, _share(context, s))
+        elif isinstance(context.results.get(s), TurnedResult):
+            found |= dict.fromkeys(own, TRUE)
         elif own and s.grid_mode != "all":
             dims = [(p, context.dims[GRID_DIMS[p]]) for p in own]
             found |= {p: equal(d.var, d.extent - 1) for p, d in dims}
@@ -296,15 +299,22 @@ def _check_cluster_product(context: Context, s: Stage, what: str) -> None:
 
 
 def turns_of_stage(storage: Storage, s: Stage) -> Turns:
-    """The turns in which blocks reduce a stage, with the semaphores and the scratch for them."""
+    """The turns in which blocks reduce a stage, with the semaphores and the scratch for them, or
+    the result."""
     order = _blocks_in_order(storage.context, s)
     index, groups = _groups(storage.context, order, _loops_around(storage, s))
     position, count = _number(order)
-    size = elements_of_block(storage, s)
-    if s.grid_mode == "tma":
-        size = _in_bulk(s, size)
-    flags, work = _memory(s, groups, groups * size)
-    made = Turns(flags, index, position, count, work, size)
+    found = storage.context.results.get(s)
+    if isinstance(found, TurnedResult):
+        result = storage.context.buffers[found.result]
+        flags = _flags(s, groups)
+        made = Turns(flags, index, position, count, result, found.box.size, box=found.box)
+    else:
+        size = elements_of_block(storage, s)
+        if s.grid_mode == "tma":
+            size = _in_bulk(s, size)
+        flags, work = _memory(s, groups, groups * size)
+        made = Turns(flags, index, position, count, work, size)
     storage.context.orders[s] = made
     return made
 
@@ -373,10 +383,12 @@ def _groups(context: Context, order: Sequence[Dim], around: Sequence[Dim]) -> tu
 def _memory(s: Stage, groups: Expr, elements: Expr) -> tuple[Buffer, Buffer]:
     """Semaphores, and scratch."""
     dtype = work_dtype(s)
-    return (
-        Buffer(f"{s.name}_turns", uint32, groups, Memory.GLOBAL),
-        Buffer(f"{s.name}_work", dtype, elements, Memory.GLOBAL, MAX_VECTOR_NBYTES),
-    )
+    work = Buffer(f"{s.name}_work", dtype, elements, Memory.GLOBAL, MAX_VECTOR_NBYTES)
+    return _flags(s, groups), work
+
+
+def _flags(s: Stage, groups: Expr) -> Buffer:
+    return Buffer(f"{s.name}_turns", uint32, groups, Memory.GLOBAL)
 
 
 def _loops_around(storage: Storage, s: Stage) -> list[Dim]:

@@ -7,11 +7,13 @@ what the threads around have to wait for follows from their uses of memory like 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from fusewright.core.conditions import TRUE, Cond, less, negate
-from fusewright.core.expr import Expr, constant_value
+from fusewright.core.expr import Expr, Var, constant_value, floordiv, mod
 from fusewright.dtypes import uint32
 from fusewright.kir.rules import lives_in, same_dtype
 from fusewright.kir.symbols import Buffer
@@ -26,8 +28,9 @@ from fusewright.memory import Memory
 @dataclass(frozen=True, slots=True, eq=False)
 class SemaphoreAcquire(SyncStatement):
     """Thread `issuer` waits until `semaphore[index]` is at least `value`, and then sees what other
-    blocks released of `guarded[first .. first + size)`: for the threads around it is as if this
-    thread had written it here, but for a value of 0, for which nobody came before."""
+    blocks released of `guarded[first .. first + size)`, and of so many runs beside it as `extents`
+    count, `strides` apart: for the threads around it is as if this thread had written it here, but
+    for a value of 0, for which nobody came before."""
 
     semaphore: Buffer
     index: Expr
@@ -37,6 +40,8 @@ class SemaphoreAcquire(SyncStatement):
     size: int
     issuer: int
     scope: Visibility = Visibility.GPU
+    extents: tuple[int, ...] = ()
+    strides: tuple[Expr, ...] = ()
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         theirs = replace(_guarded(self, writes=True), predicate=less(0, self.value))
@@ -51,8 +56,8 @@ class SemaphoreAcquire(SyncStatement):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SemaphoreRelease(SyncStatement):
-    """Thread `issuer` sets `semaphore[index]` to `value` and hands `guarded[first .. first + size)`
-    on: for the threads around it is as if this thread had read it here and, where somebody
+    """Thread `issuer` sets `semaphore[index]` to `value` and hands on what the acquire before it
+    guards: for the threads around it is as if this thread had read it here and, where somebody
     `follows` in this launch, had written it for those."""
 
     semaphore: Buffer
@@ -64,6 +69,8 @@ class SemaphoreRelease(SyncStatement):
     issuer: int
     scope: Visibility = Visibility.GPU
     follows: Cond = TRUE
+    extents: tuple[int, ...] = ()
+    strides: tuple[Expr, ...] = ()
 
     def memory_uses(self) -> tuple[MemoryUse, ...]:
         mine, theirs = _guarded(self, writes=False), _guarded(self, writes=True)
@@ -134,7 +141,23 @@ def _counted(s: SemaphoreArrive | SemaphoreLeave) -> tuple[MemoryUse, ...]:
 
 
 def _guarded(s: _Guarding, *, writes: bool) -> MemoryUse:
-    return MemoryUse(s.guarded, writes, s.first, s.size, issuer=s.issuer)
+    """What is guarded, as runs of elements, which in a result begin anywhere."""
+    strides = () if isinstance(s, SemaphoreArrive) else s.strides
+    step = math.gcd(s.size, s.first.divisor, *(e.divisor for e in strides))
+    if isinstance(s, SemaphoreArrive) or not s.extents:
+        return MemoryUse(s.guarded, writes, s.first, s.size, issuer=s.issuer, step=step)
+    run = _runs(math.prod(s.extents))
+    index, inner = s.first, 1
+    for extent, stride in zip(s.extents, s.strides, strict=False):
+        index = index + mod(floordiv(run, inner), extent) * stride
+        inner *= extent
+    return MemoryUse(s.guarded, writes, index, s.size, issuer=s.issuer, step=step, run=run)
+
+
+@lru_cache(maxsize=64)
+def _runs(count: int) -> Var:
+    """The number of a run, one variable for all boxes of as many."""
+    return Var("guarded_run", 0, count - 1)
 
 
 def _problems(s: _Guarding) -> Iterator[str]:
@@ -143,9 +166,25 @@ def _problems(s: _Guarding) -> Iterator[str]:
         yield from lives_in(buffer, Memory.GLOBAL)
     if s.size < 1:
         yield f"it guards {s.size} elements of {s.guarded}; guard at least one"
+    if isinstance(s, SemaphoreArrive):
+        return
+    if len(s.extents) != len(s.strides) or min(s.extents, default=1) < 1:
+        yield f"{len(s.extents)} extents and {len(s.strides)} strides of the runs that it guards"
 
 
 # --- turns ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedBox:
+    """The part of a result that a block covers: runs of `size` elements, the first one at `first`,
+    the others `extents` of them along each axis, `strides` apart. Beyond the edges of the result it
+    has elements that no block has, or those of another one, which nobody touches there."""
+
+    first: Expr
+    size: int
+    extents: tuple[int, ...]
+    strides: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +196,7 @@ class Turns:
         release f[index] = (order + 1) % count
 
     The last one sets the semaphore back to zero, so that the next launch finds it as this one did.
+    `box` says where a part lies that is no run of elements with a number: in a result.
     """
 
     semaphore: Buffer
@@ -166,6 +206,7 @@ class Turns:
     guarded: Buffer
     size: int
     issuer: int = 0
+    box: GuardedBox | None = None
 
     @property
     def summed(self) -> bool:
@@ -173,9 +214,18 @@ class Turns:
         return False
 
     @property
+    def in_result(self) -> bool:
+        """Whether blocks add up a result where it lies, instead of in scratch."""
+        return self.box is not None
+
+    @property
     def first(self) -> Expr:
         """The first element of the part that a group takes turns on."""
-        return self.index * self.size
+        return self.index * self.size if self.box is None else self.box.first
+
+    @property
+    def _runs_beside(self) -> tuple[tuple[int, ...], tuple[Expr, ...]]:
+        return ((), ()) if self.box is None else (self.box.extents, self.box.strides)
 
     @property
     def is_first(self) -> Cond:
@@ -194,17 +244,20 @@ class Turns:
 
     def acquire(self, number: int) -> SemaphoreAcquire:
         """Waits for the turn of this block."""
+        extents, strides = self._runs_beside
         return SemaphoreAcquire(
             number, f"turn {self.order} of {self.count} on {self.guarded}", self.semaphore,
             self.index, self.order, self.guarded, self.first, self.size, self.issuer,
+            extents=extents, strides=strides,
         )  # fmt: skip
 
     def release(self, number: int) -> SemaphoreRelease:
         """Passes the turn on."""
+        extents, strides = self._runs_beside
         return SemaphoreRelease(
             number, f"{self.guarded} goes to the next block", self.semaphore,
             self.index, self.following, self.guarded, self.first, self.size,
-            self.issuer, follows=negate(self.is_last),
+            self.issuer, follows=negate(self.is_last), extents=extents, strides=strides,
         )  # fmt: skip
 
 
@@ -236,6 +289,11 @@ class Gathering:
     size: int
     issuer: int = 0
     summed: bool = False
+
+    @property
+    def in_result(self) -> bool:
+        """Whether the parts lie in a result: no, blocks have a part each."""
+        return False
 
     @property
     def first(self) -> Expr:

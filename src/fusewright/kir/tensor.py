@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fusewright.core.conditions import FALSE, TRUE, Cond, less, prove
-from fusewright.core.expr import ZERO, Expr, Int, Var, floordiv, mod
+from fusewright.core.conditions import FALSE, TRUE, Cond, all_of, less, less_equal, prove
+from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, floordiv, mod
 from fusewright.core.node import Node
 from fusewright.dtypes import DType, float32
 from fusewright.kir.asynchronous import BULK_REDUCTIONS
@@ -85,16 +85,27 @@ class _Box(Statement):
         )  # fmt: skip
 
     def _global_use(self, done: Completes, *, writes: bool) -> MemoryUse:
-        m, rows = self.map, self.map.box_size // self.map.box[0]
-        run = _box_rows(rows)
-        index, inner = self.coordinates[0], 1
-        for c, stride, extent in zip(self.coordinates[1:], m.strides[1:], m.box[1:], strict=False):
-            index = index + (c + mod(floordiv(run, inner), extent)) * stride
-            inner *= extent
-        whole = BULK_ALIGNMENT // m.buffer.dtype.nbytes
+        """The rows of a box; of one that is written those that lie in the tensor, in pieces where
+        its edge may cut them, as boxes beside each other would meet beyond it."""
+        m, whole = self.map, BULK_ALIGNMENT // self.map.buffer.dtype.nbytes
         step = math.gcd(whole, m.box[0], m.sizes[0].divisor, self.coordinates[0].divisor)
+        last = self.coordinates[0] + m.box[0]
+        is_whole = not writes or prove(less_equal(last, m.sizes[0])) is True
+        width = m.box[0] if is_whole else step
+        run = _box_rows(m.box_size // width)
+        index, inner, inside = ZERO, 1, list[Cond]()
+        steps = (width, *(1 for _ in m.box[1:]))
+        counts = (m.box[0] // width, *m.box[1:])
+        strides = (ONE, *m.strides[1:])
+        axes = zip(self.coordinates, counts, steps, strides, m.sizes, strict=False)
+        for c, count, by, stride, size in axes:
+            at = c + mod(floordiv(run, inner), count) * by
+            index = index + at * stride
+            if writes:
+                inside.append(less(at, size))
+            inner *= count
         return MemoryUse(
-            m.buffer, writes, index, m.box[0], issuer=self.issuer, completes=done,
+            m.buffer, writes, index, width, all_of(inside), issuer=self.issuer, completes=done,
             in_async_proxy=True, step=step, run=run,
         )  # fmt: skip
 

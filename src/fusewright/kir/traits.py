@@ -13,7 +13,7 @@ from enum import Enum
 from typing import ClassVar, TypeAlias
 
 from fusewright.choice import Choice
-from fusewright.core.conditions import TRUE, Cond
+from fusewright.core.conditions import TRUE, Cond, substitute_condition
 from fusewright.core.expr import ZERO, Expr, Var
 from fusewright.core.node import Node
 from fusewright.core.substitution import substitute
@@ -127,8 +127,12 @@ class MemoryUse:
         """Its runs, each as a use of its own."""
         if self.run is None:
             return (self,)
-        at = (substitute(self.index, {self.run: k}) for k in range(self.nruns))
-        return tuple(dataclasses.replace(self, index=i, run=None) for i in at)
+        return tuple(self._run(self.run, k) for k in range(self.nruns))
+
+    def _run(self, run: Var, k: int) -> MemoryUse:
+        at = substitute(self.index, {run: k})
+        where = substitute_condition(self.predicate, {run: k})
+        return dataclasses.replace(self, index=at, predicate=where, run=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from fusewright.core.substitution import evaluate
 from fusewright.cuda.emit import Parameter, parameters, shared_nbytes
 from fusewright.cuda.names import identifier
 from fusewright.errors import InternalError, UserError
-from fusewright.kir.analysis.uses import global_reads, written_buffers
+from fusewright.kir.analysis.uses import reads_before, written_buffers
 from fusewright.kir.ir import Argument, Buffer, Kernel, TensorMap
 from fusewright.runtime.device import check, current, driver
 from fusewright.runtime.locks import after_fork
@@ -237,7 +237,7 @@ def run(
     kernel, symbols = loaded.kernel, dict(sizes or {})
     _check_buffers(kernel, buffers, symbols)
     written = written_buffers(kernel)
-    read = global_reads(kernel)
+    read = reads_before(kernel)
     own = {
         b: np.zeros(evaluate(b.size, symbols), b.dtype.numpy)
         for b in (*kernel.state, *kernel.scratch)

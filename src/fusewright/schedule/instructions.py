@@ -61,12 +61,13 @@ def check_box(s: Stage, i: int) -> None:
 
 
 def check_staging(outputs: Sequence[Stage], s: Stage, by: str) -> None:
-    """Raises ScheduleError for what no store of matrices takes."""
+    """Raises ScheduleError for what neither stores of matrices take nor those of pairs."""
     copies = isinstance(s.op, Pointwise) and s.op.fn == "copy"
-    if s not in outputs or not copies or s.dtype.nbytes != 2:
+    if s not in outputs or not copies or s.dtype.nbytes not in (2, 4):
         raise ScheduleError(
-            f"cache_before({s.name}, by={by!r}): matrices are stored of 2-byte elements that an "
-            "output copies from registers; call cache_before() of the output first"
+            f"cache_before({s.name}, by={by!r}): matrices are stored of 2-byte elements, and pairs "
+            "of 4-byte elements, that an output copies from registers; call cache_before() of the "
+            "output first"
         )
 
 

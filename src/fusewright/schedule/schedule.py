@@ -293,7 +293,8 @@ class ScheduledTensor(TensorPasses):
     def cache_before(self, by: str | None = None) -> ScheduledTensor:
         """`t = op(..) -> c = op(..); t = copy(c)`. Returns c, in registers, with the loops of t;
         `by` "stmatrix", for an output that is a copy, in a tile of shared memory, stored there by
-        matrices: bind its last three loops to Mma, and the last two of t to Bulk."""
+        matrices, of 4-byte elements by pairs: bind its last three loops to Mma, and the last two
+        of t to Bulk."""
         check_by(self.stage, by, ("stmatrix",))
         s, flow = self.stage, self._schedule.flow
         if by is not None:
@@ -392,7 +393,8 @@ class ScheduledTensor(TensorPasses):
         memory, by accesses of whole vectors, and the last one keeps the result; "tma": the copy
         engine adds parts from shared memory to it, and the last block loads them by vectors, or
         gets them into shared memory by the copy engine (`read_back` "bulk"). What reads the result
-        runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs. "slices":
+        runs in the last block; with `n` blocks the sum waits for `n - 1` hand-overs. In both a sum
+        that is an output as it is, in its own dtype, is added up there, without scratch. "slices":
         every block leaves its part, waits for the others, and finishes a share of the sum and of
         what reads it; the blocks are
         neighbours along BIDx, and at most as many as there are multiprocessors. Of a scan over

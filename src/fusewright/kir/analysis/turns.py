@@ -3,7 +3,10 @@
 A turn is proved by expressions alone. Three things must hold:
 
 - the number of a block in its group counts up with the linear number of the block;
-- its group has a semaphore, and a part of the guarded buffer, that no other group has;
+- its group has a semaphore, and a part of the guarded buffer, that no other group has: a run of
+  elements with the number of the semaphore, or what a group stores of a result whose elements are
+  stored by one group only (`Kernel.stored_in_turns`), which lowering shows as it shows that other
+  results are stored once;
 - the release passes the turn to the next number, and the last block passes it to nobody.
 """
 
@@ -21,7 +24,7 @@ from fusewright.core.expr import ONE, ZERO, Expr, Int, Var, add, constant_value,
 from fusewright.core.substitution import substitute
 from fusewright.kir.analysis.accesses import Access
 from fusewright.kir.analysis.lanes import Array, evaluate_lanes
-from fusewright.kir.analysis.sites import StatementSite, sites
+from fusewright.kir.analysis.sites import Path, StatementSite, sites
 from fusewright.kir.ir import (
     Buffer,
     Dim,
@@ -52,15 +55,18 @@ class Turn:
 
     def holds(self, access: Access, kernel: Kernel) -> bool:
         """Whether an access stands in the turn and keeps to what the turn guards."""
-        if access.buffer is not self.taken.guarded:
+        if access.buffer is not self.taken.guarded or not self.spans(access.site.path):
             return False
+        if access.buffer in kernel.stored_in_turns:
+            return True
+        return is_within(access, self.taken.first, self.taken.size, kernel)
+
+    def spans(self, path: Path) -> bool:
+        """Whether a statement stands between the two."""
         body = self.acquire.path[:-1]
-        path = access.site.path
         if path[: len(body)] != body:
             return False
-        if not self.acquire.path[-1] < path[len(body)] < self.release.path[-1]:
-            return False
-        return is_within(access, self.taken.first, self.taken.size, kernel)
+        return self.acquire.path[-1] < path[len(body)] < self.release.path[-1]
 
 
 def in_role(e: Expr, access: Access, kernel: Kernel) -> Expr:
@@ -144,13 +150,16 @@ def _faults(turn: Turn, kernel: Kernel) -> Iterator[str]:
         taken.guarded is passed.guarded,
         taken.first == passed.first,
         taken.size == passed.size,
+        taken.extents == passed.extents,
+        taken.strides == passed.strides,
         taken.issuer == passed.issuer,
     )
     if not all(same):
         yield "its release is of another index or part, or by another thread"
     if Visibility.BLOCK in (taken.scope, passed.scope):
         yield "what it hands on is for the threads of its own block; blocks need the scope gpu"
-    if taken.first != taken.index * taken.size:
+    is_result = taken.guarded in kernel.stored_in_turns
+    if not is_result and (taken.extents or taken.first != taken.index * taken.size):
         yield (
             f"it guards from {taken.first} on, not from {taken.index} times the {taken.size} "
             "elements of a part, so that parts of two semaphores may overlap"
@@ -192,7 +201,10 @@ def group_faults(
             f"iterations around it ({names}); each takes a semaphore of its own"
         )
         return
-    for buffer, size in ((taken.semaphore, groups), (taken.guarded, groups * taken.size)):
+    sizes = [(taken.semaphore, groups)]
+    if taken.guarded not in kernel.stored_in_turns:
+        sizes.append((taken.guarded, groups * taken.size))
+    for buffer, size in sizes:
         if prove(less_equal(size, buffer.size)) is not True:
             yield f"{groups} groups need {size} elements of {buffer}, which has {buffer.size}"
     for other in _others(taken, kernel):

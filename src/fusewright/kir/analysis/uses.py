@@ -23,6 +23,12 @@ def global_reads(kernel: Kernel) -> frozenset[Buffer]:
     return _global_buffers(kernel, writes=False)
 
 
+def reads_before(kernel: Kernel) -> frozenset[Buffer]:
+    """The buffers in global memory of which a kernel reads what was there before the launch: not
+    those of which it reads what its own blocks have stored."""
+    return global_reads(kernel).difference(kernel.scratch, kernel.stored_in_turns)
+
+
 def global_writes(kernel: Kernel) -> frozenset[Buffer]:
     """The buffers in global memory that a kernel writes."""
     if isinstance(kernel, UnreadKernel):

@@ -9,7 +9,7 @@ Everything is done by public calls on a schedule by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fusewright.core.expr import constant_value
@@ -26,15 +26,18 @@ from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
     IN_TURNS,
     MAX_ACCUMULATORS,
+    STAGED_UNIT,
     ProductPlan,
     ProductSizes,
     menu_plans,
 )
 from fusewright.schedule.heuristics.product_suffix import (
     Suffix,
+    adds_in_place,
     can_stage,
     columns_in_parts,
     is_computed,
+    leaves_whole,
     parts_fit,
     reductions,
     suffix_of,
@@ -54,6 +57,7 @@ from fusewright.schedule.products import (
     lines_of_row,
     strided_operand,
 )
+from fusewright.schedule.results_in_turns import stored_sum
 from fusewright.schedule.schedule import Schedule, ScheduledTensor
 from fusewright.target import MMA_COLUMNS_UNIT, Feature, Target
 
@@ -122,8 +126,8 @@ class MatmulScheduler(ProductScheduler):
         plans = [p for p in self._plans() if self._fits(p) and self._has_room(p)]
         alone = [p for p in plans if p.cluster_size == 1 and not (p.ahead or p.ping_pong)]
         suffix = suffix_of(self.flow, self._product)
-        yield from map(_listed, self._ranked(plans, suffix))
-        yield from map(_listed, self._ranked(self._with_splits(alone), suffix))
+        yield from map(self._listed, self._ranked(plans, suffix))
+        yield from map(self._listed, self._ranked(self._with_splits(alone), suffix))
 
     def _plans(self) -> list[ProductPlan]:
         """Those of the menu; of results of unknown sizes in no order, and in no clusters."""
@@ -164,7 +168,22 @@ class MatmulScheduler(ProductScheduler):
             return []
         sizes, forms = self._sizes(), SPLIT_FORMS.values()
         found = (q for p in plans for form in forms for q in form(p, sizes, self._target))
-        return list(dict.fromkeys(found))
+        return self._in_result(dict.fromkeys(found))
+
+    def _in_result(self, plans: Iterable[ProductPlan]) -> list[ProductPlan]:
+        """The plans, of which those in turns add up a result that shows sums as they are where it
+        lies: where the copy engine does, its tile is in shared memory instead of parts in another
+        order."""
+        result = stored_sum(self.flow, self._product)
+        if isinstance(result, str) or len(self._products) > 1:
+            return list(plans)
+        by_boxes = adds_in_place(self.flow, self._product, result)
+        out: list[ProductPlan] = []
+        for p in plans:
+            if p.mode == "tma" and by_boxes and p.columns % STAGED_UNIT == 0:
+                p = replace(p, staged=p.columns, in_result=True)
+            out.append(replace(p, in_result=True) if p.mode == "vector" else p)
+        return out
 
     def _ranked(self, plans: list[ProductPlan], suffix: Suffix) -> list[ProductPlan]:
         """Plans in the order of their predicted time, in clusters by a margin later. Of those
@@ -218,23 +237,33 @@ class MatmulScheduler(ProductScheduler):
                 return False
         return True
 
+    def _listed(self, p: ProductPlan) -> Candidate[ProductPlan]:
+        """A plan with what `explain` says of it."""
+        together = _together(p)
+        if p.mode in IN_TURNS and p.splits > 1:
+            why = stored_sum(self.flow, self._product)
+            scratch = f", through scratch: {why}" if isinstance(why, str) else ", through scratch"
+            together += " in the result" if p.in_result else scratch
+        apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
+        apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
+        apart += ", inputs of what follows ahead of it" if p.ahead else ""
+        apart += ", two warpgroups in turn" if p.ping_pong else ""
+        return Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}", p.params, p)
+
     def apply(self, plan: ProductPlan) -> bool:
         """Schedules by public calls."""
         schedule_products(Schedule.of(self.flow), self._products, plan)
         return True
 
 
-def _listed(p: ProductPlan) -> Candidate[ProductPlan]:
-    """A plan with what `explain` says of it."""
-    together = " in a cluster" if p.mode == "cluster" else ""
-    together = f" in clusters of {p.first}" if p.first > 1 else together
-    together = f" in turns ({p.mode})" if p.mode in IN_TURNS else together
-    together = " in the order of arrival" if p.mode == "arrival" else together
-    apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
-    apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
-    apart += ", inputs of what follows ahead of it" if p.ahead else ""
-    apart += ", two warpgroups in turn" if p.ping_pong else ""
-    return Candidate(f"tiles of {p.rows} x {p.columns}, {p.stages} stages{apart}", p.params, p)
+def _together(p: ProductPlan) -> str:
+    """How the blocks that share a depth combine their parts."""
+    if p.mode in IN_TURNS:
+        return f" in turns ({p.mode})"
+    if p.mode == "cluster":
+        return " in a cluster"
+    in_clusters = f" in clusters of {p.first}" if p.first > 1 else ""
+    return " in the order of arrival" if p.mode == "arrival" else in_clusters
 
 
 def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -> None:
@@ -245,7 +274,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     ahead = _ahead(s, product) if plan.ahead else []
     _read_once(s)
     outputs = [ScheduledTensor(s, t) for t in s.flow.outputs]
-    whole = [y for y in outputs if plan.staged and can_stage(s.flow, product.stage, y.stage)]
+    whole = [y for y in outputs if leaves_whole(s.flow, product.stage, y.stage, plan)]
     staged = [(y, _staged(y)) for y in whole]
     boxed = [y.stage for y, _ in staged]
     apart = [*(t.stage for t in (*products, *operands, *ahead)), *boxed]

@@ -107,7 +107,8 @@ class ProductPlan:
     `cluster` of blocks so many lie below each other, which copy the columns of the second operand
     together, or so many side by side, which copy the rows of the first; groups then have as many
     rows of clusters. Inputs of `ahead` bytes for each place of the result come by boxes before what
-    is computed with them. In `ping_pong` two warpgroups compute a tile each, in turn."""
+    is computed with them. In `ping_pong` two warpgroups compute a tile each, in turn. Blocks in
+    turns add up their parts `in_result`, where no scratch is needed."""
 
     rows: int
     columns: int
@@ -126,6 +127,7 @@ class ProductPlan:
     ahead: int = 0
     first: int = 1
     ping_pong: bool = False
+    in_result: bool = False
 
     @property
     def groups_of_tile(self) -> int:
@@ -187,6 +189,7 @@ class ProductPlan:
             splits=self.splits if is_split else None,
             mode=self.mode if is_split else None,
             first=self.first if self.first > 1 else None,
+            in_result=int(self.in_result) or None,
             cluster="x".join(map(str, self.cluster)) if self.cluster_size > 1 else None,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusewright.target import Target
+from fusewright.target import MAX_MMA_COLUMNS, MMA_ROWS, SHARED_NBYTES_PER_CLOCK, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class DepthStep:
     shared memory, those among them that it asks for itself (a cluster's other blocks ask for the
     rest), and the rows beyond an edge, which the copy engine fills with zeros. `stages` tiles of
     each operand have room in the ring, which so many `warpgroups` hand back. `crossing`: the lines
-    it asks for in rows that touch two.
+    it asks for in rows that touch two. `shared_nbytes`: what boxes write to its shared memory, and
+    instructions read there.
     """
 
     clocks: float
@@ -32,6 +33,18 @@ class DepthStep:
     stages: int
     warpgroups: int
     crossing: float = 0.0
+    shared_nbytes: float = 0.0
+
+
+def passed_nbytes(rows: int, columns: int, products: int, row_nbytes: float) -> float:
+    """Bytes that pass shared memory for a step of a tile, of operands with rows of so many bytes:
+    boxes write both; for each 64 rows of the first an instruction reads these, and the columns that
+    it multiplies them by. In 128 bytes of depth 128 x 128 reads 48 KB and writes 32 in the 512
+    clocks of its instructions, more than 128 bytes a clock; 128 x 256 reads 80 and writes 48 in
+    1024, which are just as many."""
+    each = products * -(-columns // MAX_MMA_COLUMNS)
+    read = rows / MMA_ROWS * (each * MMA_ROWS + products * columns)
+    return (rows + products * columns + read) * row_nbytes
 
 
 def outside_us(tiles: float, inside: float, around: float) -> float:
@@ -64,10 +77,13 @@ def step_clocks(step: DepthStep, busy: float, target: Target) -> StepClocks:
 
     A slot of the ring is filled while the tiles in all other slots are multiplied: from the end of
     the batch that read it, of which the slower warpgroup's comes half a tile late. Without a ring
-    nothing happens beside anything else.
+    nothing happens beside anything else. What passes shared memory beyond 128 bytes a clock takes
+    power that a full chip does not have, so that it costs the more, the more of it is busy.
     """
     known = target.calibration
-    products = step.clocks / known.product_share + step.added
+    crowded = max(0.0, step.shared_nbytes - SHARED_NBYTES_PER_CLOCK * step.clocks)
+    shared = busy * known.crowded_clocks * crowded
+    products = step.clocks / known.product_share + shared + step.added
     boxes = known.beyond_clocks * step.beyond + max(
         known.box_line_clocks * step.received,
         known.shared_line_clocks * (busy * step.requested + (1 - busy) * step.crossing),

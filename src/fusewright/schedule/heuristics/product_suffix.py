@@ -25,6 +25,7 @@ from fusewright.schedule.heuristics.work import element_instructions
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.precision import fast_forms
 from fusewright.schedule.products import boxed_memory, strided_operand
+from fusewright.schedule.results_in_turns import stored_sum
 from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, WORD_NBYTES, Target
 
 WORDS_UNDER_WAY = 16
@@ -171,10 +172,25 @@ def _cut_axis(s: Stage) -> AxisClass:
     return s.operands[0].frame.output[s.op.axes[0]]
 
 
-def can_stage(flow: Dataflow, product: Stage, y: Stage) -> bool:
-    """Whether boxes copy an output: one whose rows are those of the product, or its columns."""
+def leaves_whole(flow: Dataflow, product: Stage, y: Stage, plan: ProductPlan) -> bool:
+    """Whether an output leaves by boxes in a plan: also one of sums to which the copy engine adds
+    the parts of blocks in turns."""
+    if not plan.staged:
+        return False
+    return can_stage(flow, product, y) or (plan.mode == "tma" and adds_in_place(flow, product, y))
+
+
+def adds_in_place(flow: Dataflow, product: Stage, y: Stage) -> bool:
+    """Whether the copy engine may add the parts of a product's sums to an output."""
+    is_sum = stored_sum(flow, product) is y
+    return is_sum and can_stage(flow, product, y, itemsize=product.dtype.compute.nbytes)
+
+
+def can_stage(flow: Dataflow, product: Stage, y: Stage, itemsize: int = STAGED_ITEMSIZE) -> bool:
+    """Whether boxes copy an output of elements of `itemsize` bytes: one whose rows are those of the
+    product, or its columns."""
     memory = boxed_memory(y)
-    if memory is None or y.dtype.nbytes != STAGED_ITEMSIZE:
+    if memory is None or y.dtype.nbytes != itemsize:
         return False
     own, rows = ([flow.graph.normal(c) for c in t.frame.output] for t in (y, product))
     if own not in (rows, [*rows[:-2], *reversed(rows[-2:])]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TypeAlias
 
@@ -19,7 +20,12 @@ from fusewright.schedule.heuristics.product_plans import (
     menu_plans,
     with_splits,
 )
-from fusewright.schedule.heuristics.product_steps import DepthStep, outside_us, step_clocks
+from fusewright.schedule.heuristics.product_steps import (
+    DepthStep,
+    outside_us,
+    passed_nbytes,
+    step_clocks,
+)
 from fusewright.schedule.heuristics.product_suffix import (
     PLAIN,
     Suffix,
@@ -53,6 +59,8 @@ def predicted_us(
     they overlap less than loads do, and boxes of results to it. Blocks of a cluster begin and leave
     together; those that share a depth get the parts of a tile there as they get boxes."""
     known, (own, inside, rounds) = target.calibration, _steps_us(sizes, plan, target)
+    if plan.in_result and plan.staged:  # what threads would store leaves by boxes, in the turns
+        suffix = replace(suffix, stored=0)
     memory = _memory_us(sizes, plan, target, suffix)
     together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
     threads = plan.groups_of_tile * WARPGROUP_SIZE
@@ -161,6 +169,7 @@ def step_of(
     return DepthStep(
         sums * plan.depth / mma_per_clock(sizes.itemsize),
         added, received, requested, beyond, plan.stages, plan.groups_of_tile, crossing,
+        passed_nbytes(plan.rows, plan.columns, plan.products, plan.depth * sizes.itemsize),
     )  # fmt: skip
 
 
@@ -200,11 +209,14 @@ def combine_us(splits: int, sums: int, target: Target) -> float:
 def turns_us(plan: ProductPlan, sums: int, target: Target) -> float:
     """Microseconds in which blocks come one after the other to `sums` elements, those of all tiles:
     the first turn is as a gathering, each further one a hop, and where the copy engine brings the
-    sum back, it passes shared memory once more."""
+    sum back, it passes shared memory once more; where it adds to the result, nothing is read back.
+    """
     known = target.calibration
     nbytes = 4 * plan.rows * plan.columns * plan.products if plan.mode == "tma+bulk" else 0
     back = nbytes / (SHARED_NBYTES_PER_CLOCK * target.clock_mhz)
     further = max(0, plan.splits - 2) * known.hop_us
+    if plan.in_result and plan.mode == "tma":
+        further -= 4 * sums / target.memory_nbytes_per_us
     return combine_us(plan.splits, sums, target) + further + back
 
 

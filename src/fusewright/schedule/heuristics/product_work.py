@@ -11,7 +11,7 @@ from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
-from fusewright.schedule.heuristics.product_steps import DepthStep
+from fusewright.schedule.heuristics.product_steps import DepthStep, passed_nbytes
 from fusewright.schedule.parallel import trips_of
 from fusewright.schedule.products import (
     blocks_that_share,
@@ -55,13 +55,13 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     for s in boxes:
         if len(s.boxed) != 2 or s.memory is not Memory.SHARED:
             continue
-        rows, filled = _box_rows(flow, s, first if s in first.operands else products[-1])
-        lines = rows * lines_of_row(boxed_memory(s), s.dtype.nbytes)
+        box_rows, filled = _box_rows(flow, s, first if s in first.operands else products[-1])
+        lines = box_rows * lines_of_row(boxed_memory(s), s.dtype.nbytes)
         sharing = blocks_that_share(flow.graph, s)
         received += lines
         requested += lines / sharing
         beyond += filled / sharing
-        crossing += 2 * (lines - rows) / sharing
+        crossing += 2 * (lines - box_rows) / sharing
     step = DepthStep(
         clocks=len(products) * trips_of(inside) / mma_per_clock(itemsize),
         added=len(products) * sums / threads if is_promoted(itemsize) else 0.0,
@@ -71,6 +71,7 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
         stages=max((s.stages for s in boxes), default=1),
         warpgroups=threads // WARPGROUP_SIZE,
         crossing=crossing,
+        shared_nbytes=_shared_nbytes(flow, first, len(products)),
     )
     tiles = trips_of(x for x in serial if not flow.graph.depends(x.axis, reduced))
     moved = [s for s in stages if not s.is_mma and not s.boxed]
@@ -83,6 +84,17 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     held = len(products) * sums // threads
     moved_nbytes = sums * loaded, sums * stored
     return ProductWork(tiles, trips_of(serial), step, *moved_nbytes, in_turn, held)
+
+
+def _shared_nbytes(flow: Dataflow, product: Stage, count: int) -> float:
+    """Bytes that pass shared memory for a step of so many products that share an operand."""
+    reduced = product.frame.reduced
+    boxed = [[o.loops[i] for i in o.boxed] for o in product.operands]
+    rows, columns = (
+        trips_of(x for x in own if not flow.graph.depends(x.axis, reduced)) for own in boxed
+    )
+    depth = trips_of(x for x in boxed[0] if flow.graph.depends(x.axis, reduced))
+    return passed_nbytes(rows, columns, count, depth * product.operands[0].dtype.nbytes)
 
 
 def _box_rows(flow: Dataflow, s: Stage, product: Stage) -> tuple[float, float]:
