@@ -174,18 +174,6 @@ def test_rows_in_shared_memory_are_counted_there() -> None:
     assert work.through_shared == 4 * 65536
 
 
-def test_a_reduction_stores_what_it_reduced_once() -> None:
-    """Of a row one element is stored, however long it is: twice the elements are twice the loads,
-    and no more stores."""
-
-    def narrow(columns: int) -> float:
-        work, params = counted(lambda x: fw.sum(x, axis=1), ((8192, columns), "float32"))
-        assert params.scheduler == "inner_multi_pass"
-        return work.narrow / work.blocks / (work.threads / 32)
-
-    assert narrow(2048) == narrow(8192) == 1
-
-
 def test_a_stride_between_threads_fills_sectors_for_nothing() -> None:
     def fn(x: fw.Array) -> fw.Array:
         return x[:, ::8] + 1

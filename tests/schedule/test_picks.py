@@ -138,6 +138,16 @@ def test_writes_cost_more_beside_reads_only() -> None:
     assert copy == pytest.approx(2**29 * (1 + TARGET.calibration.write_weight) / moved, rel=0.01)
 
 
+def test_a_reduction_stores_what_it_reduced_once() -> None:
+    """Of a row one element is stored, however long it is."""
+
+    def narrow(columns: int) -> float:
+        found = work(lambda x: fw.sum(x, axis=1), ((8192, columns), "float32"))
+        return found.narrow / found.blocks / (found.threads / 32)
+
+    assert narrow(2048) == narrow(8192) == 1
+
+
 def test_halves_of_an_array_are_read_together() -> None:
     def halves(x: Any) -> Any:
         half = x.shape[1] // 2
