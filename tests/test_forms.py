@@ -173,6 +173,25 @@ def test_blocks_walk_over_short_rows_unless_that_is_clearly_slower() -> None:
     assert not report.missing and not report.redundant
 
 
+def test_rows_of_two_elements_are_not_walked_over_in_chunks_that_are_dealt() -> None:
+    """Chunks of a variance down the rows take them in turn: blocks that have one chunk each would
+    ask for a sector for every row of four bytes, nine times what there is."""
+
+    def statistics(x: Any) -> Any:
+        return fw.mean(x, axis=2), fw.var(x, axis=(0, 1))
+
+    program = fw.compile(fw.trace(statistics, S((216 * 136, 1344, 2), "bfloat16")))
+    assert "rows" not in schedulers(program)
+    assert sum(k.predicted.us for k in program.kernels if k.predicted) < 160
+    few = fw.compile(fw.trace(statistics, S((68, 1344, 2), "bfloat16")))
+    x = np.random.default_rng(5).standard_normal((68, 1344, 2)).astype(fw.bfloat16.numpy)
+    found = few.simulate(x)
+    assert not found.races
+    for got, want in zip(found.outputs, fw.evaluate(few.fusion, x), strict=True):
+        got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-2)
+
+
 def test_rows_that_are_too_short_for_a_walk_are_refused_with_their_length() -> None:
     fusion = prepare(fw.trace(rows_and_columns, S((1 << 19, 16), "float32")), TARGET)
     assert len(form(fusion).groups) < len(form(fusion, 17).groups)

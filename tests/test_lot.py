@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from bench.lot import __main__ as command
 from bench.lot.dice import LONGEST
 from bench.lot.draws import ITEM_NBYTES, Argument, held_nbytes, launches_of, needs_two_reads
 from bench.lot.families import FAMILIES, draw
-from bench.lot.forecast import Forecast, compiled, from_json
+from bench.lot.forecast import Forecast, compiled, forecast, from_json
 from bench.lot.report import Row, page, quantile, tables, text
 from bench.outcome import Outcome
 
@@ -255,6 +256,17 @@ def test_the_page_is_whole_and_escaped() -> None:
 def test_quantiles() -> None:
     assert [quantile(range(10), q) for q in (0.0, 0.1, 0.55, 0.9, 1.0)] == [0, 1, 5, 9, 9]
     assert math.isnan(quantile([], 0.5))
+
+
+def test_a_slower_memory_takes_longer() -> None:
+    """Measured times are compared with what is predicted for the GPU that measured."""
+    d = draw(0, *LARGE)
+    program, seconds = compiled(d)
+    slow = dataclasses.replace(program.kernels[0].target, memory_nbytes_per_us=1_000_000)
+    here, there = (forecast(d, program, seconds, target=t) for t in (None, slow))
+    assert here.limit == there.limit == "memory"
+    assert there.predicted_us / here.predicted_us > 3
+    assert there.floor_us / here.floor_us > 3
 
 
 def test_a_forecast_is_read_back() -> None:

@@ -19,6 +19,7 @@ from fusewright.kernel import Kernel, TensorInfo
 from fusewright.program import Program
 from fusewright.programs.model import Dispatch
 from fusewright.schedule.heuristics.cost import Cost, cost
+from fusewright.schedule.heuristics.rating import cost_of
 from fusewright.schedule.heuristics.work import MovedArray, Work
 from fusewright.sim.traffic import traffic
 from fusewright.target import Target, target_of
@@ -152,9 +153,17 @@ def _bound(program: Program) -> list[tuple[Dispatch, int]]:
 
 
 def _cost(launch: Dispatch, nbytes: int, target: Target) -> Cost:
-    """The predicted time of a launch as it was scheduled; of one from a file, that of a copy."""
-    if launch.kernel.predicted is not None:
-        return launch.kernel.predicted
+    """The predicted time of a launch as it was scheduled, on a chip like the `target`; of one from
+    a file, that of a copy."""
+    kernel = launch.kernel
+    if target != kernel.target:
+        groups = [(k.segment, k.heuristic) for k in kernel.parts or (kernel,)]
+        known = [(s.dataflow, h) for s, h in groups if s is not None and h is not None]
+        found = cost_of(known, target) if len(known) == len(groups) else None
+        if found is not None:
+            return found
+    if kernel.predicted is not None:
+        return kernel.predicted
     written = sum(int(str(s.size)) * s.root.dtype.nbytes for s in launch.writes)
     return cost(_copy(nbytes - written, written, target), target)
 

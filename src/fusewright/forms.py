@@ -47,6 +47,7 @@ from fusewright.fusion.passes.hoist_moves import hoist_moves, moves_to_hoist
 from fusewright.fusion.passes.hold_scans import hold_scans
 from fusewright.fusion.passes.merge_axes import merge_axes
 from fusewright.fusion.passes.merge_sorts import merge_sorts
+from fusewright.fusion.passes.merge_steps import merge_steps
 from fusewright.fusion.passes.move_rematerialisable import move_rematerialisable
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_moves import narrow_moves
@@ -392,9 +393,27 @@ def _walks(narrow: Fusion, target: Target) -> list[_CutForm]:
         found.append(
             _CutForm(_in_parts(walks, target), 1, target.calibration.margin, scans_apart=True)
         )
-    if len(walks.values) == len(apart.values) and not has_scans:
+    is_same = len(walks.values) == len(apart.values)
+    if is_same and not (has_scans or _has_chunks_of_short_rows(walks)):
         return found
     return [*found, _CutForm(_in_parts(apart, target), SHORTEST, target.calibration.margin**2)]
+
+
+def _has_chunks_of_short_rows(fusion: Fusion) -> bool:
+    """Whether rows of a few elements are reduced beside chunks of the same rows, which are dealt to
+    blocks one by one: a block that walks over them asks for a sector for each."""
+    dealt = [
+        t
+        for t in fusion.values
+        if isinstance(t.op, Parts)
+        and t.op.partition.is_interleaved
+        and t.op.partition.pack == 1
+        and numel_estimate(t.shape[t.op.axes[0] + 2 :]) < SHORTEST
+    ]
+    return any(
+        isinstance(t.op, Reduce) and t.op.operands[0] in {p.op.operands[0] for p in dealt}
+        for t in fusion.values
+    )
 
 
 def cluster_partials(narrow: Fusion, target: Target) -> Fusion:
@@ -430,7 +449,7 @@ def _in_parts(
     operands the blocks of a cluster might hold, with `whole_scans` without scans, whose blocks hand
     each other the totals of their parts then."""
     scans = fusion if whole_scans else split_scans(fusion, target)
-    cut = split_reductions(scans, target, may_hold=may_hold)
+    cut = merge_steps(split_reductions(scans, target, may_hold=may_hold))
     return own_operands(name_parts(cut))
 
 

@@ -1,4 +1,4 @@
-"""Reductions in the steps of others read a value once."""
+"""Reductions in the steps of others read a value once; steps that nobody needs are no launch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.fusion.ir import Fusion, Reduce
+from fusewright.fusion.passes.merge_steps import merge_steps
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 
 S = fw.TensorSpec
@@ -57,3 +58,52 @@ def test_reductions_of_other_axes_and_of_little_stay() -> None:
     ):
         fusion = fw.trace(fn, X)
         assert nest_reductions(fusion) is fusion
+
+
+def steps(x: Any) -> Any:
+    partial = fw.sum(x, axis=2)
+    return fw.sum(fw.sum(partial, axis=1), axis=0)
+
+
+def needed(x: Any) -> Any:
+    rows = fw.sum(fw.sum(x, axis=2), axis=1)
+    return rows, fw.sum(rows, axis=0)
+
+
+def other(x: Any) -> Any:
+    return fw.max(fw.sum(fw.sum(x, axis=2), axis=1), axis=0)
+
+
+def first(x: Any) -> Any:
+    return fw.sum(fw.sum(x, axis=2), axis=0)
+
+
+def test_steps_behind_partial_results_are_one() -> None:
+    before = fw.trace(steps, X)
+    after = merge_steps(before)
+    assert read_by(after) == [("add", (2,), 3), ("add", (0, 1), 2)]
+    x = np.random.default_rng(3).standard_normal((512, 16, 40)).astype("float32")
+    np.testing.assert_allclose(fw.evaluate(after, x)[0], fw.evaluate(before, x)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("fn", [needed, other, first])
+def test_steps_that_are_needed_or_that_make_partial_results_stay(fn: Any) -> None:
+    fusion = fw.trace(fn, X)
+    assert merge_steps(fusion) is fusion
+
+
+def test_a_total_beside_maxima_of_few_rows_takes_no_launch_of_its_own() -> None:
+    """The first step of both is cut so that more blocks take part; what is left of each is a few
+    partial results, and both stand in one launch."""
+
+    def fn(x: Any) -> Any:
+        return fw.max(x, axis=(1, 2)), fw.max(x, axis=0), fw.sum(x)
+
+    program = fw.compile(fw.trace(fn, S((16, 13 * 104, 608), "float32")))
+    assert len(program.launches) == 3
+    few = fw.compile(fw.trace(fn, S((16, 13 * 8, 608), "float32")))
+    x = np.random.default_rng(4).standard_normal((16, 13 * 8, 608)).astype("float32")
+    found = few.simulate(x)
+    assert found.races == []
+    for got, want in zip(found.outputs, fw.evaluate(few.fusion, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)

@@ -284,7 +284,14 @@ def test_short_rows_of_no_words_are_dealt_in_packs_of_what_threads_take(
     found = beside_rows(facts, RowRegisters((nbytes,), (), sums), length, TARGET)
     assert found is not None and found.pack == pack
     assert pack == 1 or pack * length % lanes_of_word(nbytes) == 0
-    few = PartitionFacts((200_003,), length, apart, apart, nbytes, is_inner=False)
+    fewer = PartitionFacts((200_003,), length, apart, apart, nbytes, is_inner=False)
+    dealt = beside_rows(fewer, RowRegisters((nbytes,), (), sums), length, TARGET)
+    assert dealt is not None
+    if pack > 16:  # all that two blocks on each multiprocessor leave, without a rest
+        packs = 200_003 // (2 * TARGET.multiprocessors * pack)
+        assert (dealt.pack, dealt.each) == (pack, packs * pack)
+        assert dealt.count == -(-200_003 // dealt.each)
+    few = PartitionFacts((60_003,), length, apart, apart, nbytes, is_inner=False)
     dealt = beside_rows(few, RowRegisters((nbytes,), (), sums), length, TARGET)
     assert dealt is not None and dealt.pack in (1, 16)
 

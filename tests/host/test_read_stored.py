@@ -9,7 +9,9 @@ import numpy as np
 
 import fusewright as fw
 from fusewright.axes.classes import AxisGraph
+from fusewright.fusion.ir import Pointwise, Tensor
 from fusewright.host.groups import FusionGroup, add
+from fusewright.programs.model import Dispatch
 
 SHAPE = (700, 640)
 ODD = (67, 131)
@@ -29,6 +31,13 @@ def stored(program: fw.Program) -> list[int]:
     """How many values of the size of the result each launch stores."""
     shape = program.fusion.outputs[0].shape
     return [sum(t.shape == shape for t in x.kernel.outputs) for x in program.launches]
+
+
+def operations(launch: Dispatch) -> tuple[Tensor, ...]:
+    """What a kernel computes."""
+    segment = launch.kernel.segment
+    assert segment is not None
+    return segment.fusion.values
 
 
 def rounded(y: Any, axis: int | None) -> Any:
@@ -58,6 +67,26 @@ def test_results_of_reductions_are_stored_in_place_of_what_is_made_of_them() -> 
         program = fw.compile(fw.trace(f, fw.TensorSpec(shape, "float16")))
         assert stored(program) == [0, 1]
         check(program, shape, "float16")
+
+
+def test_small_functions_of_results_are_stored_in_place_of_these() -> None:
+    """A mean and a deviation are as large as the sums that they are made of, which each of 67 rows
+    would divide and take the root of again."""
+
+    def f(x: Any) -> Any:
+        centred = x - fw.mean(x, axis=0, keepdims=True)
+        deviation = fw.sqrt(fw.mean(centred * centred, axis=0, keepdims=True) + 1e-5)
+        y = fw.exp(-fw.abs(centred / deviation))
+        return y / fw.max(y, axis=1, keepdims=True)
+
+    for shape in (ODD, (40, *ODD)):
+        program = fw.compile(fw.trace(f, fw.TensorSpec(shape, "float32")))
+        first, second = program.launches
+        assert len(first.kernel.outputs) == 2
+        names = [t.op.fn for t in operations(second) if isinstance(t.op, Pointwise)]
+        assert "sqrt" not in names
+        assert names.count("div") == 2  # by the deviation, and by the maximum
+        check(program, shape)
 
 
 def test_a_scan_computes_again_what_it_scans() -> None:

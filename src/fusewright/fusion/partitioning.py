@@ -296,19 +296,20 @@ def beside_rows(
     whole = Partition.by_count(f.size, 1, is_interleaved=True)
     if room and 2 * room >= held.fewest_blocks(length, fast) * target.multiprocessors:
         return whole
-    least = LEAST_PACKS * own if own else LEAST_ROWS_OF_BLOCK
     at_once = blocks * target.multiprocessors
+    least = _least_packs(f, own, target) * own if own else LEAST_ROWS_OF_BLOCK
     if not blocks and fast == 1:
         slices = held.slices(length, max_cluster, target.shared_nbytes_per_sm)
         at_once = _rows_at_once(slices, several * (f.size // least), target)
-    most = min(at_once // several, f.size // least)
+    is_few = least < LEAST_PACKS * own  # packs are then counted exactly
+    most = min(at_once // several, -(-f.size // least) if is_few else f.size // least)
     # What is computed of rows is stored with nothing between them.
     period = 1 if own or fast > 1 else max(f.period, period_of_rows(length, f.nbytes))
     count = number_of_rows(f.lengths, most, period, 0.0)
     if not 1 < count <= most:
         return whole if 2 * room >= target.multiprocessors else None
     pack = own or _pack(f, length)
-    pack = pack if f.size >= LEAST_PACKS * count * pack else 1
+    pack = pack if own or f.size >= LEAST_PACKS * count * pack else 1
     return Partition.by_count(f.size, count, is_interleaved=True, pack=pack)
 
 
@@ -344,7 +345,13 @@ def _rows_of_threads(f: PartitionFacts, held: RowRegisters, length: int, target:
     """Rows that the threads of a block take at a time, each some of its own, where rows lie one
     behind the other, and are enough for two blocks on every multiprocessor; else 0."""
     rows = held.rows_at_once(length) if f.apart == length else 0
-    return rows if f.size >= 2 * target.multiprocessors * LEAST_PACKS * rows else 0
+    return rows if f.size >= 2 * target.multiprocessors * rows else 0
+
+
+def _least_packs(f: PartitionFacts, rows: int, target: Target) -> int:
+    """The packs of so many rows that a part has at least: fewer where every multiprocessor would
+    not have two blocks otherwise."""
+    return min(LEAST_PACKS, f.size // (2 * target.multiprocessors * rows))
 
 
 def _pack(f: PartitionFacts, length: int) -> int:

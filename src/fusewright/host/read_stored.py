@@ -146,7 +146,7 @@ def _recomputed(t: Tensor, cut: _CutFusion, own: int) -> list[Tensor]:
         if x is not t and cut.is_stored(x, own):
             trips[x] = 1
             continue
-        if x is not t and isinstance(x.op, Reduce):
+        if x is not t and (isinstance(x.op, Reduce) or _is_of_reductions(x, t)):
             trips[x] = STORED_TRIPS
             continue
         is_cheap = isinstance(x.op, Pointwise) or is_view(x)
@@ -164,6 +164,29 @@ def _recomputed(t: Tensor, cut: _CutFusion, own: int) -> list[Tensor]:
     own_nbytes = nbytes_estimate(t)
     large = [n * k for x, k in trips.items() if (n := nbytes_estimate(x)) * SMALL > own_nbytes]
     return list(found) if sum(large) < STORED_TRIPS * own_nbytes else []
+
+
+def _is_of_reductions(x: Tensor, t: Tensor) -> bool:
+    """Whether a function of results of reductions, and of nothing else, is small beside a value: it
+    is stored in place of them, as each of its readers would compute it for every element of `t`.
+
+    k1: v = sum(x * x), s = sqrt(v / n);  k2: x / s   ->   stored is s, not v
+    """
+    if not isinstance(x.op, Pointwise) or nbytes_estimate(x) * SMALL > nbytes_estimate(t):
+        return False
+    stack, reduced, seen = [x], 0, 0
+    while stack:
+        v = stack.pop()
+        if isinstance(v.op, Reduce):
+            reduced += nbytes_estimate(v)
+        elif isinstance(v.op, Pointwise) or is_view(v):
+            seen += 1
+            stack += [o for o in v.op.operands if not is_rematerialisable(o)]
+        else:
+            return False
+        if seen > MAX_RECOMPUTED:
+            return False
+    return 0 < nbytes_estimate(x) <= reduced
 
 
 def _crops_input(t: Tensor) -> bool:

@@ -199,12 +199,12 @@ def _around_steps(work: Work, p: ProductWork, target: Target) -> float:
 def bound_us(work: Work, target: Target) -> float:
     """A time that other schedules of the same group hardly beat: of a launch that moves every array
     once, and computes the same; what every thread has, what it takes to address memory, and lanes
-    of warps without a thread others may spare."""
+    of warps without a thread, or without an element, others may spare."""
     known = target.calibration
     once = [(min(float(a.nbytes), max(a.requested)), a.is_written) for a in work.arrays]
     moved = sum(n * (known.write_weight if is_written else 1.0) for n, is_written in once)
     spared = CODE.start + work.addressing
-    issued = work.blocks * work.threads / WARP_SIZE * (work.instructions - spared)
+    issued = work.busy * work.blocks * work.threads / WARP_SIZE * (work.instructions - spared)
     return (
         known.launch_us
         + known.start_us

@@ -366,9 +366,15 @@ def _alone(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPla
 def _other_threads(
     rows: ReductionFacts, first: ReductionPlan, target: Target
 ) -> Iterator[Listed[ReductionPlan]]:
-    """The same with half and twice the threads a row, as far as a block and its registers go."""
+    """The same with half and twice the threads a row, as far as a block and its registers go, and
+    with the parts of a warp that leave fewer lanes idle."""
     columns = -(-rows.columns // first.cluster)
     vectors = -(-columns // rows.vector)
+    if first.cluster == 1 and first.held_in is Memory.LOCAL:
+        least = LINE_NBYTES // (rows.vector * rows.item_nbytes)
+        for threads, trips in _parts_of_warp(vectors, least, first.reduce_threads):
+            if trips * rows.vector * rows.held <= PERSISTENT_BYTES_PER_THREAD:
+                yield _plan(rows, first.held_in, threads, trips, target)
     for threads in (first.reduce_threads // 2, 2 * first.reduce_threads):
         trips = -(-vectors // max(threads, 1))
         what = f"the same with {threads} threads a row"
@@ -380,6 +386,20 @@ def _other_threads(
             yield Refused(what, f"{trips * rows.vector * rows.held} bytes a thread")
         else:
             yield _plan(rows, first.held_in, threads, trips, target, first.cluster)
+
+
+def _parts_of_warp(vectors: int, least: int, most: int) -> Iterator[tuple[int, int]]:
+    """The lanes of a warp, fewer than `most`, that may share a row of so many vectors with fewer of
+    them idle than any more lanes leave, and the vectors of each; at least as many as fill a line,
+    which narrower accesses would look up again."""
+    busy = vectors / (-(-vectors // most) * most)
+    threads = min(most // 2, WARP_SIZE // 2)
+    while threads >= max(least, 2) and busy < 1:
+        trips = -(-vectors // threads)
+        if vectors / (trips * threads) > busy:
+            busy = vectors / (trips * threads)
+            yield threads, trips
+        threads //= 2
 
 
 def _several_rows(

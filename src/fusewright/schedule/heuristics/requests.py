@@ -375,7 +375,7 @@ def _borders(
     points, exists = _points(a, loops, inner, range(WARP_SIZE, WARP_SIZE + 1))
     following = Sampler(points).value(a.address) * a.tensor.dtype.nbytes
     following = np.broadcast_to(following, (SAMPLES, 1, address.shape[2]))
-    apart = np.abs(following[:, 0, 0] - address[:, -1, 0])
+    apart = np.abs(following[:, :, 0] - address[:, :, 0]).min(axis=1)  # to the nearest lane
     meets = (apart <= LINE_NBYTES) & np.broadcast_to(exists, (SAMPLES, 1, 1))[:, 0, 0]
     return beside * float(1 - meets.mean())
 

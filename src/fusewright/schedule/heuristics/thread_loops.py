@@ -5,14 +5,18 @@ from __future__ import annotations
 from fusewright.core.substitution import estimate
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
-from fusewright.schedule.parallel import Parallel, trips_of
+from fusewright.schedule.parallel import Loop, Parallel, trips_of
 from fusewright.target import WARP_SIZE
 
 
 def trips(s: Stage, start: int = 0) -> int:
     """How often a thread computes a stage, within its loops from `start` on."""
-    kinds = (Parallel.VECTORIZE, Parallel.BULK)
-    return trips_of(x for x in s.loops[start:] if x.parallel.is_serial or x.parallel in kinds)
+    return trips_of(filter(is_own, s.loops[start:]))
+
+
+def is_own(x: Loop) -> bool:
+    """Whether a thread itself goes through the trips of a loop."""
+    return x.parallel.is_serial or x.parallel in (Parallel.VECTORIZE, Parallel.BULK)
 
 
 def outer_trips(s: Stage) -> int:

@@ -41,7 +41,14 @@ from fusewright.schedule.heuristics.requests import (
     requests,
     share_between,
 )
-from fusewright.schedule.heuristics.thread_loops import lanes, outer_trips, reads, trips, warps
+from fusewright.schedule.heuristics.thread_loops import (
+    is_own,
+    lanes,
+    outer_trips,
+    reads,
+    trips,
+    warps,
+)
 from fusewright.schedule.heuristics.warp_work import warp_work
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.nest import computed
@@ -103,7 +110,7 @@ class Work:
     and the `product` of its warpgroups. Of a thread: registers, instructions, among
     them those for `addressing` memory, bytes of loads under way together. Of the launch: `lines`,
     the look-ups in first-level caches, and `narrow`, the accesses of warps to any memory with less
-    than 16 bytes a lane."""
+    than 16 bytes a lane; `busy`, the share of what its threads go through that has an element."""
 
     blocks: int
     threads: int
@@ -127,6 +134,7 @@ class Work:
     gatherings: float = 0.0
     gathered_nbytes: float = 0.0
     walked: float = 0.0
+    busy: float = 1.0
 
 
 def work_of(flow: Dataflow, params: Params) -> Work:
@@ -152,9 +160,9 @@ def work_of(flow: Dataflow, params: Params) -> Work:
             *_boxed_arrays(flow, stages, launched),
         ),
         lines=sum(r.lines for own in asked.values() for r in own),
-        narrow=launched * sum(map(_narrow, own)),
+        narrow=launched * sum(_narrow(flow, s) for s in own),
         shared_nbytes=sum(_own_elements(s) * s.stages * s.dtype.nbytes for s in shared),
-        through_shared=sum(map(_through_shared, own))
+        through_shared=sum(_through_shared(flow, s) for s in own)
         + sum(w.through_shared for w in by_warps)
         + exchanges.through_shared,
         exchanges=exchanges.across,
@@ -174,6 +182,7 @@ def work_of(flow: Dataflow, params: Params) -> Work:
         product=product_work(flow, stages),
         warp_pairs=sum(w.pairs for w in by_warps),
         addressing=addressing,
+        busy=_busy(own),
     )
 
 
@@ -206,6 +215,7 @@ def side_by_side(works: Sequence[Work]) -> Work:
         flight_nbytes=mean(lambda w: w.flight_nbytes),
         addressing=mean(lambda w: w.addressing),
         walked=max(w.walked for w in works),
+        busy=mean(lambda w: w.busy),
     )
 
 
@@ -220,6 +230,14 @@ def _extents(stages: Sequence[Stage]) -> dict[Parallel, int]:
             if x.parallel.is_block or x.parallel.is_thread:
                 out[x.parallel] = max(out.get(x.parallel, 1), estimate(x.axis.extent))
     return out
+
+
+def _busy(stages: Sequence[Stage]) -> float:
+    """The share of the loops' trips of the largest stage, by all threads, that have an element: of
+    rows of 20 vectors that 32 lanes share 12 lanes idle."""
+    sized = ((max(numel(t.shape) for t in (s, *s.operands)), s) for s in stages)
+    elements, largest = max(sized, key=lambda x: x[0], default=(1, None))
+    return 1.0 if largest is None else min(1.0, elements / trips_of(largest.loops))
 
 
 def _own_threads(s: Stage) -> int:
@@ -323,12 +341,19 @@ def _arrays(
             unfilled=sum(r.unfilled for r in own),
             borders=max(r.borders for r in own),
             together=0.0 if is_written else read_together(t, own),
-            picks=next((r.picks for r in own if r.picks is not None), None),
+            picks=_picks_alone(own),
             returns=max(r.returns for r in own),
             again=sum(r.nbytes * (1 - n) for r, n in zip(own, found_near(own), strict=True)),
         )
         for (t, is_written), own in found.items()
     )
+
+
+def _picks_alone(accesses: Sequence[Request]) -> Picks | None:
+    """What data picks of an array that nothing else reads; None where some stage reads it by its
+    loops, too, as a cross entropy reads all of a row that its label picks from."""
+    picks = [r.picks for r in accesses if r.picks is not None]
+    return picks[0] if len(picks) == len(accesses) else None
 
 
 def _moved_nbytes(t: Stage) -> int:
@@ -409,10 +434,14 @@ def _loads(stages: Sequence[Stage]) -> float:
 # --- a thread -----------------------------------------------------------------------------------
 
 
-def _through_shared(s: Stage) -> float:
+def _through_shared(flow: Dataflow, s: Stage) -> float:
     """Bytes of a block that a stage writes to, or reads from, shared memory."""
-    sides = sum(t.dtype.nbytes for t in (*s.operands, s) if t.memory is Memory.SHARED)
-    return sides * trips(s) * _own_threads(s)
+    nbytes = sum(
+        a.elements * a.tensor.dtype.nbytes
+        for a in _accesses_of(flow, s)
+        if a.tensor.memory is Memory.SHARED
+    )
+    return nbytes * _own_threads(s)
 
 
 def _instructions(
@@ -429,7 +458,7 @@ def _instructions(
         addresses = sum(r.instructions for r in own)
         share = shares[s] * left.get(s, 1.0)
         computing += share * trips(s) * element_instructions(s, forms.get(s))
-        addressing += shares[s] * (_accesses(s) + addresses) + sum(r.conditions for r in own)
+        addressing += shares[s] * (_accesses(flow, s) + addresses) + sum(r.conditions for r in own)
     return computing, addressing
 
 
@@ -438,22 +467,44 @@ def _is_masked(own: Sequence[Request]) -> bool:
     return bool(own) and all(r.is_masked for r in own)
 
 
-def _accesses(s: Stage) -> float:
+def _accesses(flow: Dataflow, s: Stage) -> float:
     """Instructions of the accesses to memory of a stage."""
-    return sum(CODE.access * trips(s) / width for _, width in _widths(s))
+    return sum(CODE.access * a.count for a in _accesses_of(flow, s))
 
 
-def _widths(s: Stage) -> list[tuple[Stage, int]]:
-    """The tensors in memory that a stage accesses, and the elements of one access."""
-    sides = [t for t in (*(o.stored for o in s.operands), s) if t.memory is not Memory.LOCAL]
-    wide = lanes(s)
-    return [(t, max(1, min(wide, MAX_VECTOR_NBYTES // t.dtype.nbytes))) for t in sides]
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """What a thread accesses of a tensor in memory for a stage: how many elements, and how many of
+    them at a time."""
+
+    tensor: Stage
+    elements: int
+    width: int
+
+    @property
+    def count(self) -> float:
+        return self.elements / self.width
 
 
-def _narrow(s: Stage) -> float:
+def _accesses_of(flow: Dataflow, s: Stage) -> list[_Access]:
+    """The tensors in memory that a stage accesses: an operand for each element that is computed,
+    and what the stage stores; a reduction stores once what it has reduced."""
+    read = [_access(o.stored, trips(s), lanes(s)) for o in s.operands]
+    kept = [x for x in s.loops if not flow.graph.depends(x.axis, s.frame.reduced)]
+    wide = lanes(s) if kept[-1:] == [*s.loops[-1:]] else 1
+    own = _access(s, trips_of(filter(is_own, kept)), wide)
+    return [a for a in (*read, own) if a.tensor.memory is not Memory.LOCAL]
+
+
+def _access(t: Stage, elements: int, wide: int) -> _Access:
+    return _Access(t, elements, max(1, min(wide, MAX_VECTOR_NBYTES // t.dtype.nbytes)))
+
+
+def _narrow(flow: Dataflow, s: Stage) -> float:
     """Accesses of the warps of a block to memory with less than 16 bytes a lane."""
-    narrow = [w for t, w in _widths(s) if w * t.dtype.nbytes < MAX_VECTOR_NBYTES]
-    return sum(trips(s) / width for width in narrow) * warps(_own_threads(s))
+    own = _accesses_of(flow, s)
+    narrow = [a for a in own if a.width * a.tensor.dtype.nbytes < MAX_VECTOR_NBYTES]
+    return sum(a.count for a in narrow) * warps(_own_threads(s))
 
 
 def element_instructions(s: Stage, form: str | None) -> float:
