@@ -47,6 +47,7 @@ from fusewright.fusion.transforms.batching import vmap
 from fusewright.fusion.transforms.gradients import (
     custom_vjp,
     grad,
+    jvp,
     stop_gradient,
     value_and_grad,
     vjp,
@@ -124,6 +125,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "jvp",
     "kernel",
     "load",
     "name",
