@@ -50,5 +50,10 @@ class SpecError(FusewrightError):
     """An IR breaks its own spec; raised between passes and on hand-written kernel text."""
 
 
+class DeviceError(FusewrightError, RuntimeError):
+    """A kernel stopped on the device, by a check of its own or by a fault. The context of CUDA is
+    lost with it: every later call of CUDA in the process fails, too."""
+
+
 class InternalError(FusewrightError):
     """A bug in fusewright."""

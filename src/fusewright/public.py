@@ -24,6 +24,7 @@ from fusewright.dtypes import (
     uint64,
 )
 from fusewright.errors import (
+    DeviceError,
     FusewrightError,
     InternalError,
     ScheduleError,
@@ -80,6 +81,7 @@ __all__ = [
     "Bulk",
     "ClusterX",
     "DType",
+    "DeviceError",
     "FusewrightError",
     "Fusion",
     "HostProgram",
