@@ -62,7 +62,7 @@ def check(result: tuple[Any, ...], call: str) -> Any:
     if int(status) == STOPPED:
         raise DeviceError(
             f"a kernel stopped on the device, as {call} found ({STOPPED}, launch failed). A kernel "
-            "that looks at its indices (fw.config(check_indices=True)) has printed one line before: "
+            "that looks at its indices (fw.config(check_indices=True)) has printed a line before: "
             "the look-up of the program, the index that is outside, its axis and its size; call "
             "the function with device='sim' to have that as an IndexError. Without such a line "
             "run under compute-sanitizer. CUDA answers no further call: begin a new process"
