@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fusion_cases import assert_same, run
 
+import fusewright
 from fusewright.errors import UserError
 from fusewright.fusion import ops as fw
 from fusewright.fusion.array import Array
@@ -69,7 +70,9 @@ def test_the_mean_of_a_condition_is_a_share():
     x = np.random.default_rng(0).normal(size=(5, 33)) > 0.3
     assert_same(run(lambda a: fw.mean(a, axis=1), x), x.mean(axis=1, dtype=np.float32))
     (found,) = (
-        fw.compile(trace(lambda a: a.mean(), TensorSpec((5, 33), "bool"))).simulate(x).outputs
+        fusewright.compile(trace(lambda a: a.mean(), TensorSpec((5, 33), "bool")))
+        .simulate(x)
+        .outputs
     )
     assert found.dtype == np.float32 and abs(found - x.mean()) < 1e-6
 
