@@ -280,6 +280,58 @@ def test_rows_that_are_symbols_have_no_index_beyond_the_last(rows: int) -> None:
         program.simulate(x, index + 1)
 
 
+# --- several axes counted as one ----------------------------------------------------------------
+
+
+def _of_two(x: Any, i: Any) -> Any:
+    return x[i % 37, i] * 2
+
+
+MERGED: dict[str, tuple[Rows, str]] = {
+    "both": (_of_two, r"axis 0 or axis 1"),
+    "apart": (lambda x, i: fw.stack([x, x + 1], axis=1)[i % 37, :, i], r"axis 0 or axis 2"),
+    "behind a number": (lambda x, i: x[None][0, i % 37, i], r"axis 1 or axis 2"),
+    "behind a new axis": (lambda x, i: x[None, i % 37, i], r"axis 0 or axis 1"),
+    "one is followed": (
+        lambda x, i: fw.stack([x, x + 1])[fw.arange(2)[:, None], i % 37, i], r"axis 1 or axis 2"
+    ),
+    "a map over both": (
+        lambda x, i: fw.vmap(lambda r, k: fw.take(r, k))(x, fw.broadcast_to(i, (37, 53))), "axis 0"
+    ),
+    "a map of two axes": (
+        lambda x, i: fw.vmap(lambda r, k: r[k % 2, k])(
+            fw.stack([x, x + 1], axis=1), fw.broadcast_to(i, (37, 53))
+        ),
+        "axis 0 or axis 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_axes_that_are_counted_as_one_are_told_by_their_own_numbers(name: str) -> None:
+    f, axes = MERGED[name]
+    program, fusion = looking(f)
+    assert print_fusion(parse_fusion(print_fusion(fusion))) == print_fusion(fusion)
+    result = program.simulate(WIDE, INDEX)
+    np.testing.assert_allclose(result.outputs[0], fw.evaluate(fusion, WIDE, INDEX)[0], rtol=1e-6)
+    wrong = INDEX.copy()
+    wrong[17] = 41
+    words = rf"^an index is outside {axes}; a look-up with .*\[test_index_modes.py:\d+"
+    for run in (program.simulate, lambda *a: fw.evaluate(fusion, *a)):
+        with pytest.raises(IndexError, match=words):
+            run(WIDE, wrong)
+    texts = [print_kernel(k.ir) for k in program.kernels]
+    assert any(" merged (" in t for t in texts)
+    assert [print_kernel(parse_kernel(t)) for t in texts] == texts
+    (kernel,) = (k for k in program.kernels if "fw_index_outside(" in k.cuda)
+    assert f'"an index is outside {axes}");' in kernel.cuda and len(kernel.cubin()) > 0
+
+
+def test_a_known_index_is_told_by_the_axis_of_the_program() -> None:
+    with pytest.raises(IndexError, match="on axis 2: index 9 is outside size 4"):
+        fw.trace(lambda x: x[0, None, :, np.array([1, 9])], "f32[2,3,4]")
+
+
 # --- sums by number -----------------------------------------------------------------------------
 
 
