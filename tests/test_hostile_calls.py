@@ -192,7 +192,9 @@ def test_wrong_arguments_are_refused_with_a_message(
             assert not isinstance(e, fw.InternalError), (args, named)
             assert len(str(e)) > 20, (args, named)
         except Exception as e:
-            if name in ("trace", "tune", "benchmark", "fuse", "vjp", "jvp") and any(map(_is_other, args)):
+            if name in ("trace", "tune", "benchmark", "fuse", "vjp", "jvp") and any(
+                map(_is_other, args)
+            ):
                 continue
             raise AssertionError(f"{name}{args}{named}: {type(e).__name__}: {e}") from e
 
