@@ -10,7 +10,7 @@ TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_
 PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test torch array-api lint format fuzz campaign corpus bench gpu wheel docs site clean
+.PHONY: help demo test torch jax array-api lint format fuzz campaign corpus bench gpu wheel docs site clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 11
@@ -26,6 +26,12 @@ torch: .venv/stamp-dev  ## the tests of the PyTorch backend, where pip finds a C
 	|| $(INSTALL) 'torch==$(TORCH)' 2>/dev/null; \
 	then $(PY) -m pytest -m "not gpu and not slow and not fuzz" $(TORCH_TESTS); \
 	else echo 'torch $(TORCH) is not to be had by pip here: its tests are skipped'; fi
+
+jax: .venv/stamp-dev  ## the tests with arrays of JAX, where pip finds it
+	@if $(PY) -c 'import jax' 2>/dev/null \
+	|| $(INSTALL) 'jax[cpu]' 2>/dev/null; \
+	then $(PY) -m pytest tests/runtime/test_jax_arrays.py; \
+	else echo 'jax is not to be had by pip here: its tests are skipped'; fi
 
 array-api: .venv/stamp-dev  ## the array API's own suite on oracle and kernels, from SUITE=/path
 	@test -n '$(SUITE)' || { echo 'name a checkout of data-apis/array-api-tests: make array-api SUITE=/path'; exit 2; }

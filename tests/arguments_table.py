@@ -266,6 +266,7 @@ ROWS: dict[str, Row] = {
         "weights": (None, "v[:3]"),
         "minlength": ("2", "7", "UserError"),
         "length": ("4", "5"),
+        "mode": (None, "'wrap'"),
     },
     "compress": {"condition": ("p[0]",), "axis": ("1", "None", "UserError"), **_SIZED},
     "histogram": {
@@ -274,8 +275,18 @@ ROWS: dict[str, Row] = {
         "weights": (None, "y"),
         "density": (None, "True"),
     },
-    "scatter_add": {"dest": ("x",), "index": ("l",), "values": ("y",)},
-    "segment_sum": {"values": ("x",), "ids": ("l",), "num_segments": ("3", "4")},
+    "scatter_add": {
+        "dest": ("x",),
+        "index": ("l",),
+        "values": ("y",),
+        "mode": (None, "'clip'"),
+    },
+    "segment_sum": {
+        "values": ("x",),
+        "ids": ("l",),
+        "num_segments": ("3", "4"),
+        "mode": (None, "'clip'"),
+    },
     "unique_all": _SIZED,
     "unique_counts": _SIZED,
     "unique_inverse": _SIZED,

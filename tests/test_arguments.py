@@ -32,7 +32,7 @@ ELSEWHERE = frozenset(
             "parse_kernel",
         ),
         *("register_pytree", "trace", "tune", "verify"),
-        *("custom_vjp", "grad", "value_and_grad", "vjp", "vmap"),
+        *("custom_vjp", "grad", "jvp", "value_and_grad", "vjp", "vmap"),
     )
 )
 """Functions that are not operations: their arguments are shown in `test_calls`."""

@@ -99,6 +99,14 @@ def pulled(fn: Any = fw.sin, of: Any = lambda x: x) -> str:
     return str(fw.trace(lambda x: fw.vjp(fn, of(x))[1](x), S))
 
 
+def pushed(**options: Any) -> str:
+    """The program of a tangent."""
+    fn = options.pop("fn", fw.sin)
+    primals = options.pop("primals", lambda x: (x,))
+    tangents = options.pop("tangents", lambda x: (x,))
+    return str(fw.trace(lambda x: fw.jvp(fn, primals(x), tangents(x), **options)[1:], S))
+
+
 def mapped(**options: Any) -> str:
     """The program of a mapped function of an array."""
     fn = options.pop("fn", lambda x: fw.cumulative_sum(x, axis=0))
@@ -761,6 +769,15 @@ ROWS: dict[str, dict[str, Row]] = {
         "fn": (lambda: pulled(), lambda: pulled(fn=fw.cos)),
         "primals": (lambda: pulled(), lambda: pulled(of=lambda x: x * 2)),
     },
+    "jvp": {
+        "fn": (lambda: pushed(), lambda: pushed(fn=fw.cos)),
+        "primals": (lambda: pushed(), lambda: pushed(primals=lambda x: (x * 2,))),
+        "tangents": (lambda: pushed(), lambda: pushed(tangents=lambda x: (x * 2,))),
+        "has_aux": (
+            lambda: pushed(fn=lambda x: (fw.sin(x), x), has_aux=True),
+            (lambda: pushed(has_aux=True), "it must return a pair"),
+        ),
+    },
     "vmap": {
         "fn": (lambda: mapped(), lambda: mapped(fn=fw.exp)),
         "in_axes": (lambda: mapped(), lambda: mapped(in_axes=1)),
@@ -839,6 +856,7 @@ def surfaces() -> Iterator[tuple[str, Any]]:
         "verify",
         "register_pytree",
         "grad",
+        "jvp",
         "value_and_grad",
         "stop_gradient",
         "custom_vjp",

@@ -113,6 +113,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "grad": (fw.grad, {"fn": program, "argnums": 0, "has_aux": False}),
     "value_and_grad": (fw.value_and_grad, {"fn": program, "argnums": 0, "has_aux": False}),
     "vjp": (fw.vjp, {"fn": fw.sin, "primals": [X]}),
+    "jvp": (fw.jvp, {"fn": fw.sin, "primals": (X,), "tangents": (X,), "has_aux": False}),
     "vmap": (lambda axis: fw.vmap(fw.sin, axis)(X), {"axis": 0}),
     "custom_vjp": (fw.custom_vjp, {"fn": program, "forward": program, "backward": program}),
     "stop_gradient": (fw.stop_gradient, {"x": X}),
@@ -191,7 +192,9 @@ def test_wrong_arguments_are_refused_with_a_message(
             assert not isinstance(e, fw.InternalError), (args, named)
             assert len(str(e)) > 20, (args, named)
         except Exception as e:
-            if name in ("trace", "tune", "benchmark", "fuse", "vjp") and any(map(_is_other, args)):
+            if name in ("trace", "tune", "benchmark", "fuse", "vjp", "jvp") and any(
+                map(_is_other, args)
+            ):
                 continue
             raise AssertionError(f"{name}{args}{named}: {type(e).__name__}: {e}") from e
 

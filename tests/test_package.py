@@ -26,8 +26,15 @@ def test_the_version_is_one() -> None:
 
 
 def test_the_licence_is_there() -> None:
-    assert PROJECT["license"] == "Apache-2.0" and PROJECT["license-files"] == ["LICENSE"]
-    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    """Ours, and that of the library inside of the package; the SPDX expression says both."""
+    assert PROJECT["license"] == "Apache-2.0 AND MIT"
+    ours, *others = PROJECT["license-files"]
+    assert "Apache License" in (ROOT / ours).read_text(encoding="utf-8")
+    vendored = [p.parent.name for p in (ROOT / "src").rglob("vendor/*/LICENSE")]
+    found = [p for pattern in others for p in ROOT.glob(pattern)]
+    assert [p.parent.name for p in found] == vendored == ["dagre"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"vendor/{name}" in readme for name in vendored)
 
 
 def test_the_package_is_typed() -> None:
@@ -60,6 +67,10 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "fusewright/py.typed" in names and any(n.endswith("licenses/LICENSE") for n in names)
     assert any(n.endswith(".cuh") for n in names)
+    vendored = {n.rpartition("/vendor/dagre/")[2] for n in names if "/vendor/dagre/" in n}
+    assert vendored == {"LICENSE", "README.md", "dagre.min.js"}
+    assert "fusewright/report/flow.js" in names
+    assert any(n.endswith("licenses/src/fusewright/report/vendor/dagre/LICENSE") for n in names)
     assert all(n.startswith("fusewright") for n in names)
     home = tmp_path / "env"
     venv.create(home, with_pip=True, system_site_packages=False)
@@ -70,7 +81,8 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     )  # fmt: skip
     script = (
         "import fusewright as fw, numpy as np; f = fw.fuse(lambda x: x.sum(axis=0), device='sim');"
-        "assert f(np.ones((3, 4), np.float32)).tolist() == [3.0] * 4; print(fw.__file__)"
+        "x = np.ones((3, 4), np.float32); assert f(x).tolist() == [3.0] * 4; print(fw.__file__);"
+        "f.explain(x).to_html('a.html'); assert 'dagre' in open('a.html').read()"
     )
     done = subprocess.run(
         [python, "-c", script], cwd=tmp_path, capture_output=True, text=True, env={}, timeout=120

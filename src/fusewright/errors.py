@@ -22,13 +22,22 @@ class AxisError(UserError, IndexError):
     """An axis, or an index into one, that an array does not have."""
 
 
-def index_error(index: int, axis: int, size: int, source: str = "") -> AxisError:
+def merged_text(axes: tuple[int, ...]) -> str:
+    """What is said of an index of several axes that a look-up counts as one."""
+    return f"an index is outside axis {' or axis '.join(map(str, axes))}"
+
+
+def index_error(
+    index: int, axis: int, size: int, source: str = "", merged: tuple[int, ...] = ()
+) -> AxisError:
     """What is raised of an index that a look-up promised to be inside of its axis, at a line of the
-    program."""
+    program. `merged`: the program's axes that the look-up counts as one, if it does; which of them
+    and which index it was is not known then."""
     some = f"indices go from -{size} to {size - 1}" if size else "it has none"
+    what = f"index {index} is outside axis {axis} of size {size}; {some}"
     error = AxisError(
-        f"index {index} is outside axis {axis} of size {size}; {some}; a look-up with mode='fill', "
-        "'clip' or 'wrap' takes others"
+        f"{merged_text(merged) if merged else what}; a look-up with mode='fill', 'clip' or 'wrap' "
+        "takes others"
     )
     error.source = source
     return error
@@ -48,6 +57,11 @@ class UnsupportedError(FusewrightError):
 
 class SpecError(FusewrightError):
     """An IR breaks its own spec; raised between passes and on hand-written kernel text."""
+
+
+class DeviceError(FusewrightError, RuntimeError):
+    """A kernel stopped on the device, by a check of its own or by a fault. The context of CUDA is
+    lost with it: every later call of CUDA in the process fails, too."""
 
 
 class InternalError(FusewrightError):

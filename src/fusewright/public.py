@@ -24,6 +24,7 @@ from fusewright.dtypes import (
     uint64,
 )
 from fusewright.errors import (
+    DeviceError,
     FusewrightError,
     InternalError,
     ScheduleError,
@@ -47,6 +48,7 @@ from fusewright.fusion.transforms.batching import vmap
 from fusewright.fusion.transforms.gradients import (
     custom_vjp,
     grad,
+    jvp,
     stop_gradient,
     value_and_grad,
     vjp,
@@ -79,6 +81,7 @@ __all__ = [
     "Bulk",
     "ClusterX",
     "DType",
+    "DeviceError",
     "FusewrightError",
     "Fusion",
     "HostProgram",
@@ -124,6 +127,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "jvp",
     "kernel",
     "load",
     "name",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fusion_cases import assert_same, run
 
+import fusewright
 from fusewright.errors import UserError
 from fusewright.fusion import ops as fw
 from fusewright.fusion.array import Array
@@ -63,6 +64,17 @@ def test_short_floats_keep_their_dtype_and_sum_exactly():
     exact = float(x[0]) * 1000
     assert total.dtype == mean.dtype == x.dtype
     assert (total, mean) == (ml_dtypes.bfloat16(exact), x[0])
+
+
+def test_the_mean_of_a_condition_is_a_share():
+    x = np.random.default_rng(0).normal(size=(5, 33)) > 0.3
+    assert_same(run(lambda a: fw.mean(a, axis=1), x), x.mean(axis=1, dtype=np.float32))
+    (found,) = (
+        fusewright.compile(trace(lambda a: a.mean(), TensorSpec((5, 33), "bool")))
+        .simulate(x)
+        .outputs
+    )
+    assert found.dtype == np.float32 and abs(found - x.mean()) < 1e-6
 
 
 def test_the_mean_of_large_float16_does_not_overflow():
@@ -188,7 +200,7 @@ F = TensorSpec((2, 0, 3), "float32")
         (lambda x: fw.max(x, axis=1), r"max: axis 1 has size 0, and max of nothing has no value"),
         (lambda x: fw.argmin(x), r"argmin: axis 0 has size 0"),
         (lambda x: fw.max(x > 0, axis=0), r"max of bool: it takes numeric arrays"),
-        (lambda x: fw.mean(x > 0), r"mean of bool: it takes numeric"),
+        (lambda x: fw.var(x > 0), r"var of bool: it takes numeric"),
         (lambda x: fw.cumulative_sum(x), r"cumulative_sum of an array of rank 3: axis may be left"),
     ],
 )

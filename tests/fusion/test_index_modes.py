@@ -278,3 +278,134 @@ def test_rows_that_are_symbols_have_no_index_beyond_the_last(rows: int) -> None:
     np.testing.assert_allclose(found, x[index] + 1, rtol=1e-6)
     with pytest.raises(IndexError, match=f"index {rows} is outside axis 0 of size {rows}"):
         program.simulate(x, index + 1)
+
+
+# --- several axes counted as one ----------------------------------------------------------------
+
+
+def _of_two(x: Any, i: Any) -> Any:
+    return x[i % 37, i] * 2
+
+
+MERGED: dict[str, tuple[Rows, str]] = {
+    "both": (_of_two, r"axis 0 or axis 1"),
+    "apart": (lambda x, i: fw.stack([x, x + 1], axis=1)[i % 37, :, i], r"axis 0 or axis 2"),
+    "behind a number": (lambda x, i: x[None][0, i % 37, i], r"axis 1 or axis 2"),
+    "behind a new axis": (lambda x, i: x[None, i % 37, i], r"axis 0 or axis 1"),
+    "one is followed": (
+        lambda x, i: fw.stack([x, x + 1])[fw.arange(2)[:, None], i % 37, i], r"axis 1 or axis 2"
+    ),
+    "a map over both": (
+        lambda x, i: fw.vmap(lambda r, k: fw.take(r, k))(x, fw.broadcast_to(i, (37, 53))), "axis 0"
+    ),
+    "a map of two axes": (
+        lambda x, i: fw.vmap(lambda r, k: r[k % 2, k])(
+            fw.stack([x, x + 1], axis=1), fw.broadcast_to(i, (37, 53))
+        ),
+        "axis 0 or axis 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_axes_that_are_counted_as_one_are_told_by_their_own_numbers(name: str) -> None:
+    f, axes = MERGED[name]
+    program, fusion = looking(f)
+    assert print_fusion(parse_fusion(print_fusion(fusion))) == print_fusion(fusion)
+    result = program.simulate(WIDE, INDEX)
+    np.testing.assert_allclose(result.outputs[0], fw.evaluate(fusion, WIDE, INDEX)[0], rtol=1e-6)
+    wrong = INDEX.copy()
+    wrong[17] = 41
+    words = rf"^an index is outside {axes}; a look-up with .*\[test_index_modes.py:\d+"
+    for run in (program.simulate, lambda *a: fw.evaluate(fusion, *a)):
+        with pytest.raises(IndexError, match=words):
+            run(WIDE, wrong)
+    texts = [print_kernel(k.ir) for k in program.kernels]
+    assert any(" merged (" in t for t in texts)
+    assert [print_kernel(parse_kernel(t)) for t in texts] == texts
+    (kernel,) = (k for k in program.kernels if "fw_index_outside(" in k.cuda)
+    assert f'"an index is outside {axes}");' in kernel.cuda and len(kernel.cubin()) > 0
+
+
+def test_a_known_index_is_told_by_the_axis_of_the_program() -> None:
+    with pytest.raises(IndexError, match="on axis 2: index 9 is outside size 4"):
+        fw.trace(lambda x: x[0, None, :, np.array([1, 9])], "f32[2,3,4]")
+
+
+# --- sums by number -----------------------------------------------------------------------------
+
+
+def _counted(mode: str, index: np.ndarray, count: int, from_end: bool) -> list[tuple[int, int]]:
+    """The pairs of a row of values and the number that it counts for."""
+    found: list[tuple[int, int]] = []
+    for row, i in enumerate(map(int, index)):
+        if mode == "clip":
+            i = min(max(i, 0), count - 1)
+        elif mode == "wrap":
+            i %= count
+        elif from_end and i < 0:
+            i += count
+        if 0 <= i < count:
+            found.append((row, i))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["drop", "clip", "wrap"])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+def test_sums_by_number_have_modes(mode: str, dtype: str) -> None:
+    index = np.abs(FAR).astype(dtype) if dtype.startswith("u") else FAR.astype(dtype)
+    values = np.random.default_rng(3).normal(size=(len(FAR), 3))
+    dest = np.random.default_rng(4).normal(size=(N, 3))
+    sums, added, counts = np.zeros((N, 3)), dest.copy(), np.zeros(N, np.int64)
+    for row, i in _counted(mode, index, N, from_end=False):
+        sums[i] += values[row]
+        counts[i] += 1
+    for row, i in _counted(mode, index, N, from_end=True):
+        added[i] += values[row]
+    for found in both(lambda v, i: fw.segment_sum(v, i, N, mode=mode), values, index):
+        np.testing.assert_allclose(found, sums, atol=1e-12)
+    for found in both(lambda d, v, i: fw.scatter_add(d, i, v, mode=mode), dest, values, index):
+        np.testing.assert_allclose(found, added, atol=1e-12)
+    for found in both(lambda i: fw.bincount(i, length=N, mode=mode), index):
+        np.testing.assert_array_equal(found, counts)
+
+
+@pytest.mark.parametrize("mode", ["drop", "clip", "wrap"])
+def test_gradients_and_maps_of_sums_by_number(mode: str) -> None:
+    values, index = np.random.default_rng(5).normal(size=(len(FAR), 3)), FAR
+    weights = np.random.default_rng(6).normal(size=(N, 3))
+
+    def loss(v: Any, i: Any) -> Any:
+        return fw.sum(fw.segment_sum(v, i, N, mode=mode) * fw.asarray(weights))
+
+    wanted = np.zeros_like(values)
+    for row, i in _counted(mode, index, N, from_end=False):
+        wanted[row] = weights[i]
+    for found in both(fw.grad(loss), values, index):
+        np.testing.assert_allclose(found, wanted)
+    rows = np.stack([index, index[::-1]])
+    mapped = fw.vmap(lambda i: fw.bincount(i, length=N, mode=mode))
+    each = [both(lambda i: fw.bincount(i, length=N, mode=mode), r)[0] for r in rows]
+    for found in both(mapped, rows):
+        np.testing.assert_array_equal(found, np.stack(each))
+
+
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+def test_the_largest_numbers_keep_their_place_in_sums(mode: str) -> None:
+    index = np.array([2**64 - 1, 2**63, 2**63 - 1, N], np.uint64)
+    wanted = [N - 1] * 4 if mode == "clip" else [int(i) % N for i in index]
+    for found in both(lambda i: fw.bincount(i, length=N, mode=mode), index):
+        np.testing.assert_array_equal(found, np.bincount(wanted, minlength=N))
+
+
+def test_modes_of_sums_that_do_not_exist_and_no_number_inside() -> None:
+    v, i = fw.ones((2, 3)), fw.asarray([0, 1])
+    for call in (
+        lambda: fw.segment_sum(v, i, 2, mode="raise"),
+        lambda: fw.scatter_add(v, i, v, mode="fill"),
+        lambda: fw.bincount(i, length=2, mode="promise"),
+    ):
+        with pytest.raises(fw.UserError, match=r"mode='\w+'; use one of 'drop', 'clip', 'wrap'"):
+            call()
+    for mode in ("drop", "clip", "wrap"):
+        assert fw.segment_sum(v, i, 0, mode=mode).shape == (0, 3)

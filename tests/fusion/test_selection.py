@@ -124,7 +124,7 @@ def test_an_index_outside_is_a_mistake_of_which_kernels_make_nan() -> None:
     with fw.config(check_indices=True):
         looking = fw.compile(fusion)
     for run in (lambda: fw.evaluate(fusion, x, i, j), lambda: looking.simulate(x, i, j)):
-        with pytest.raises(IndexError, match=r"index 12 is outside axis 0 of size 12.*test_sel"):
+        with pytest.raises(IndexError, match=r"an index is outside axis 0 or axis 1;.*test_sel"):
             run()
 
 

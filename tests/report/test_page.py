@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from functools import cache
 from html import escape, unescape
@@ -15,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import BROWSER, seen
 
 import fusewright as fw
 from fusewright.kir.pipeline import PIPELINE
 from fusewright.report.facts import gather
 from fusewright.report.host_facts import arena_text, host_facts, host_text
 from fusewright.report.html import report_html
-from fusewright.report.layered import layered
 from fusewright.report.links import Names
 from fusewright.report.memory_map import memory_map_svg
 from fusewright.report.predicted import timed
 from fusewright.report.steps import steps
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 SPEC = fw.TensorSpec((64, 1024), "float32")
 
 
@@ -232,15 +228,6 @@ def test_syncs_say_on_the_map_what_they_order() -> None:
     assert re.search(r"#0 orders RAW smem workspace1: store L\d+ -> load L\d+", text)
 
 
-def test_edges_of_a_vertex_share_their_bends() -> None:
-    rows = [["a", "b"], ["c"], ["d", "e"]]
-    edges = [("a", "c"), ("a", "d"), ("a", "e"), ("b", "e"), ("d", "a")]
-    found = layered(rows, dict.fromkeys("abcde", 20.0), edges)
-    assert list(found.bends["a"]) == [1] and list(found.bends["b"]) == [1]
-    inside = [x for v in ("a", "b") for x in found.bends[v].values()]
-    assert not any(found.left["c"] < x < found.left["c"] + 20 for x in inside)
-
-
 def test_limits_show_the_prediction_and_its_parts() -> None:
     text = page()
     for part in ("predicted: ", "bytes once: ", "memory: ", "issue: "):
@@ -262,11 +249,6 @@ def test_a_notebook_gets_a_frame_that_styles_nothing_around_it() -> None:
 # --- a browser ----------------------------------------------------------------------------------
 
 _PROBE = """
-<body style="margin:0"><pre id=out></pre>
-<iframe id=f style="width:%dpx;height:800px;border:0" srcdoc="%s"></iframe>
-<script>
-document.getElementById('f').onload = () => {
-  const d = document.getElementById('f').contentDocument, w = d.defaultView;
   const box = d.querySelector('.picture g[data-t~="k0.e"]');
   box.dispatchEvent(new w.MouseEvent('mouseover', {bubbles: true}));
   const lit = [...d.querySelectorAll('pre .lit')].map((e) => e.textContent.trim());
@@ -274,29 +256,8 @@ document.getElementById('f').onload = () => {
   d.body.dispatchEvent(new w.MouseEvent('mouseover', {bubbles: true}));
   const after = d.querySelectorAll('.lit').length;
   const scroll = d.documentElement.scrollWidth, width = w.innerWidth;
-  document.getElementById('out').textContent =
-    JSON.stringify({lit, made, after, scroll, width, boxed: box.querySelectorAll('rect').length});
-};
-</script>
+  return {lit, made, after, scroll, width, boxed: box.querySelectorAll('rect').length};
 """
-
-
-def _seen(probe: str, folder: Path) -> dict[str, Any]:
-    """What a page says in its element `out` when a browser has shown it."""
-    assert BROWSER is not None
-    file = folder / "probe.html"
-    file.write_text(probe, encoding="utf-8")
-    options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000")
-    done = subprocess.run(
-        [BROWSER, *options, f"--user-data-dir={folder}/profile", "--dump-dom", f"file://{file}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    found = re.search(r"<pre id=\"out\">(.*?)</pre>", done.stdout, re.DOTALL)
-    assert found is not None, done.stderr[-500:]
-    return json.loads(unescape(found[1]))
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
@@ -304,10 +265,10 @@ def _seen(probe: str, folder: Path) -> dict[str, Any]:
 def test_a_browser_shows_it_at_any_width_and_lights_up_what_belongs_together(
     width: int, tmp_path: Path
 ) -> None:
-    seen = _seen(_PROBE % (width, escape(page())), tmp_path)
-    assert seen["width"] == width and seen["scroll"] <= width  # no sideways scrolling of the page
-    assert any("fw.exp(x" in line for line in seen["lit"]) and seen["made"] > 2
-    assert seen["after"] == 0 and seen["boxed"] == 1
+    found = seen(page(), width, _PROBE, tmp_path)
+    assert found["width"] == width and found["scroll"] <= width  # no sideways scrolling of the page
+    assert any("fw.exp(x" in line for line in found["lit"]) and found["made"] > 2
+    assert found["after"] == 0 and found["boxed"] == 1
 
 
 def gradients(dy: Any, x: Any) -> Any:
@@ -318,17 +279,9 @@ def gradients(dy: Any, x: Any) -> Any:
 
 
 _WIDTHS = """
-<body style="margin:0"><pre id=out></pre>
-<iframe id=f style="width:%dpx;height:800px;border:0" srcdoc="%s"></iframe>
-<script>
-document.getElementById('f').onload = () => {
-  const d = document.getElementById('f').contentDocument;
   const picture = d.querySelector('.graph > .picture'), drawing = picture.querySelector('svg');
-  document.getElementById('out').textContent = JSON.stringify({
-    page: picture.parentElement.clientWidth, picture: picture.clientWidth,
-    drawing: drawing.getBoundingClientRect().width});
-};
-</script>
+  return {page: picture.parentElement.clientWidth, picture: picture.clientWidth,
+    drawing: drawing.getBoundingClientRect().width};
 """
 
 
@@ -338,6 +291,6 @@ def test_a_graph_has_the_width_that_it_needs_and_the_page_has(
     fn: Any, inputs: int, tmp_path: Path
 ) -> None:
     """A wide one leaves no column to the source, which stands below it."""
-    seen = _seen(_WIDTHS % (1280, escape(page(fn, inputs))), tmp_path)
-    assert abs(seen["picture"] - min(seen["drawing"], seen["page"])) <= 1
-    assert (seen["drawing"] > 0.67 * seen["page"]) == (fn is gradients)
+    found = seen(page(fn, inputs), 1280, _WIDTHS, tmp_path)
+    assert abs(found["picture"] - min(found["drawing"], found["page"])) <= 1
+    assert (found["drawing"] > 0.67 * found["page"]) == (fn is gradients)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
-from random import Random
 from xml.etree import ElementTree
 
 import pytest
@@ -15,15 +14,16 @@ from report_fakes import FakeProgram, Launch, argument, program, row_scale, valu
 from fusewright.core.expr import as_expr, constant_value
 from fusewright.dtypes import float32
 from fusewright.errors import UserError
-from fusewright.fusion.ir import Fusion, Input, Pointwise, Sym, Tensor
+from fusewright.fusion.ir import Fusion, Input, Permute, Pointwise, Sym, Tensor
 from fusewright.host.groups import Reason
 from fusewright.report.cut import Cut, cut, op_text
 from fusewright.report.explain import Report
 from fusewright.report.facts import gather
-from fusewright.report.graph import FAR, Drawing, graph_svg, layers, place
+from fusewright.report.flow import FlowBox, flow_html
+from fusewright.report.graph import FAR, graph_boxes
 from fusewright.report.html import report_html
 from fusewright.report.memory_map import memory_map_svg, memory_map_text
-from fusewright.report.svg import colour, text_width
+from fusewright.report.svg import text_width
 from fusewright.report.table import nbytes_text, plural, table
 from fusewright.report.text import report_text
 from fusewright.report.timeline import LifetimeBox, Ordered, SyncMark, Timeline, timeline
@@ -95,65 +95,69 @@ def test_op_text_names_op_and_axes() -> None:
 # --- the graph ----------------------------------------------------------------------------------
 
 
-def test_layers_put_operands_above_users() -> None:
+def _all_boxes(boxes: Iterable[FlowBox]) -> Iterator[FlowBox]:
+    for b in boxes:
+        yield b
+        yield from _all_boxes(b.parts)
+
+
+def _arrow_names(boxes: Sequence[FlowBox]) -> list[str]:
+    """The arrows of one list, as `from -> to`, by the first lines of its boxes."""
+    first = {b.key: b.lines[0].partition(" = ")[0] for b in boxes}
+    return [f"{first[a.source]} -> {first[b.key]}" for b in boxes for a in b.arrows]
+
+
+def test_kernels_are_boxes_with_their_values_in_them() -> None:
     fusion, found = _row_scale_cut()
-    for band in found.bands:
-        row_of = {t: i for i, row in enumerate(layers(band)) for t in row}
-        assert all(row_of[o] < row_of[t] for t in row_of for o in t.op.operands if o in row_of)
-    assert [len(layers(b)) for b in found.bands] == [1, 1, 4]
-    assert len(fusion.values) == 8
+    boxes = graph_boxes(found, fusion)
+    assert [b.lines for b in boxes] == [
+        ("x = input", "float32[32, 32]"), ("rows",), ("scale",)
+    ]  # fmt: skip
+    assert [len(b.parts) for b in boxes] == [0, 2, 6]  # the kernels name what they read
+    assert _arrow_names(boxes) == ["x -> rows", "rows -> scale", "x -> scale"]
+    assert [a.label for b in boxes for a in b.arrows] == ["", "m", ""]
+    assert _arrow_names(boxes[1].parts) == ["x -> m"]
+    assert _arrow_names(boxes[2].parts) == [
+        "m -> wide", "x -> less", "wide -> less", "less -> e", "e -> y"
+    ]  # fmt: skip
+    assert [b.kind for b in boxes[2].parts] == ["node name"] * 2 + ["node"] * 3 + ["node result"]
+    assert [b.end for b in _all_boxes(boxes) if b.end] == ["result"]
 
 
-def test_nodes_do_not_overlap_and_lie_in_their_band() -> None:
-    x = argument("x", (8, 8))
-    wide = [value(f"v{i}", (8, 8), Pointwise((x,), "exp")) for i in range(7)]
-    total = value("total", (8, 8), Pointwise(tuple(wide), "add"))
-    fusion = Fusion((x,), (total,), (x, *wide, total))
-    found = cut(fusion, [Launch(program().kernels[1], (x,), (total,))])
-    drawing = place(found)
-    places = drawing.places
-    for band, (top, height) in zip(found.bands, drawing.bands, strict=True):
-        assert all(top < places[t].y < places[t].y + 42 <= top + height for t in band.values)
-    row = sorted((places[t] for t in wide), key=lambda p: p.x)
-    assert all(a.x + a.width < b.x for a, b in pairwise(row))
+def test_what_one_kernel_reads_stands_in_it() -> None:
+    x, w = argument("x", (8, 8)), argument("w", (8, 8), 1)
+    view = value("view", (8, 8), Permute((w,), (1, 0)))
+    y = value("y", (8, 8), Pointwise((x, view), "mul"))
+    fusion = Fusion((x, w), (y,), (x, w, view, y))
+    found = cut(fusion, [Launch(program().kernels[1], (x, view), (y,))])
+    assert [b.label for b in found.bands] == ["inputs", "scale", "no kernel"]
+    (kernel,) = graph_boxes(found, fusion)
+    kinds = {b.lines[0].partition(" = ")[0]: b.kind for b in kernel.parts}
+    assert kinds == {"x": "node input", "w": "node input", "view": "node view", "y": "node result"}
+    assert _arrow_names(kernel.parts) == ["w -> view", "x -> y", "view -> y"]
 
 
-def test_the_graph_is_well_formed_svg_with_every_value_and_edge() -> None:
+def test_keys_of_a_list_are_its_own_and_arrows_come_from_the_same_list() -> None:
     fusion, found = _row_scale_cut()
-    root = ElementTree.fromstring(graph_svg(found, fusion))
-    titles = {t.text: t.attrib["class"] for t in root.iter(f"{_SVG}text") if "class" in t.attrib}
-    assert titles == {b.label: f"on-{colour(i)}" for i, b in enumerate(found.bands)}
-    texts = [t.text or "" for t in root.iter(f"{_SVG}text")]
-    assert {"rows", "scale", "m = max over 1", "float32[32, 32]"} <= set(texts)
-    edges = [p.findtext(f"{_SVG}title") for p in root.iter(f"{_SVG}path")]
-    assert edges == ["x -> m", "m -> wide", "x -> less", "wide -> less", "less -> e", "e -> y"]
-    assert len(list(root.iter(f"{_SVG}polygon"))) == 6  # each with a head
-    (result,) = (r for r in root.iter(f"{_SVG}rect") if "result" in r.attrib["class"])
-    assert "y" in (result.findtext(f"{_SVG}title") or "") and "result" in texts
+    boxes = graph_boxes(found, fusion)
+    every = [b.key for b in _all_boxes(boxes)]
+    assert len(set(every)) == len(every)
+    for same in (boxes, *(b.parts for b in boxes)):
+        keys = {b.key for b in same}
+        assert all(a.source in keys for b in same for a in b.arrows)
 
 
-def _crossed(drawing: Drawing) -> list[tuple[str, str, str]]:
-    """Edges that have a point, every two pixels, inside of a box that is no end of theirs."""
-    found: list[tuple[str, str, str]] = []
-    for (a, b), points in drawing.edges.items():
-        for t, at in drawing.places.items():
-            if t in (a, b):
-                continue
-            for (x1, y1), (x2, y2) in pairwise(points):
-                n = 1 + int(abs(y2 - y1) / 2)
-                xs = [(x1 + (x2 - x1) * k / n, y1 + (y2 - y1) * k / n) for k in range(n + 1)]
-                if any(at.x < x < at.x + at.width and at.y < y < at.y + 42 for x, y in xs):
-                    found.append((a.name, b.name, t.name))
-                    break
-    return found
+def test_several_results_are_numbered() -> None:
+    x = argument("x", (8,))
+    y = value("y", (8,), Pointwise((x,), "exp"))
+    z = value("z", (8,), Pointwise((y,), "exp"))
+    fusion = Fusion((x,), (y, z, y), (x, y, z))
+    found = cut(fusion, [Launch(program().kernels[1], (x,), (y, z))])
+    ends = [b.end for b in _all_boxes(graph_boxes(found, fusion))]
+    assert [e for e in ends if e] == ["result 0, 2", "result 1"]
 
 
-def test_no_edge_runs_behind_a_box() -> None:
-    _, found = _row_scale_cut()
-    assert _crossed(place(found)) == []
-
-
-def test_edges_over_many_rows_are_names() -> None:
+def test_arrows_over_many_rows_are_names() -> None:
     x = argument("x", (8, 8))
     values = [x]
     for k in range(2 * FAR):
@@ -161,25 +165,20 @@ def test_edges_over_many_rows_are_names() -> None:
     total = value("total", (8, 8), Pointwise((values[-1], x), "add"))
     fusion = Fusion((x,), (total,), (*values, total))
     found = cut(fusion, [Launch(program().kernels[1], (x,), (total,))])
-    drawing = place(found)
-    assert list(drawing.far) == [total] and (x, total) not in drawing.edges
-    assert "from x, far above" in graph_svg(found, fusion)
+    (kernel,) = graph_boxes(found, fusion)
+    (far,) = (b for b in kernel.parts if b.lines == ("x, far above",))
+    last = kernel.parts[-1]
+    assert [a.source for a in last.arrows if a.name == "x"] == [far.key] and far.arrows == ()
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_edge_of_a_random_graph_runs_behind_a_box(seed: int) -> None:
-    rng = Random(seed)
-    x = argument("x", (8, 8))
-    values = [x]
-    for k in range(30):
-        operands = tuple(rng.choices(values, k=rng.randint(1, 3)))
-        values.append(value(f"v{k}", (8, 8), Pointwise(operands, "add")))
-    used = {o for t in values for o in t.op.operands}
-    ends = tuple(t for t in values if t not in used)
-    found = cut(
-        Fusion((x,), ends, tuple(values)), [Launch(program().kernels[1], (x,), (values[15],))]
-    )
-    assert _crossed(place(found)) == []
+def test_the_list_says_the_graph_in_words() -> None:
+    fusion, found = _row_scale_cut()
+    text = flow_html(graph_boxes(found, fusion))
+    root = ElementTree.fromstring(text)
+    lines = [" ".join("".join(e.itertext()) for e in li if e.tag != "ul") for li in root.iter("li")]
+    assert "less = sub float32[32, 32] from x, wide" in lines
+    assert "scale from m, x" in lines and "y = mul float32[32, 32] result from e" in lines
+    assert not any("data-arrows" in li.attrib for li in root.iter("li") if li[-1].tag == "span")
 
 
 # --- shared memory over time --------------------------------------------------------------------
@@ -349,8 +348,9 @@ def test_html_is_one_well_nested_page_that_fetches_nothing(tmp_path: Path) -> No
     page = _Page()
     page.feed(text)
     assert page.open == [] and page.fetched == [] and "url(" not in text
-    # The graph, the map of the one kernel with shared memory; launches over time, edges, arena.
-    assert text.count("<svg") == 5
+    # The map of the one kernel with shared memory; launches over time, the arena. The graph and the
+    # launches that wait are lists, which the browser draws.
+    assert text.count("<svg") == 3 and text.count('class="picture flow"') == 2
     assert "<h1>a &lt; b</h1>" in text
     assert re.search(
         '<span class="sync-line"[^>]*>  __syncthreads\\(\\);  // RAW b, WAR a &amp; c</span>', text

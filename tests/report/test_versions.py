@@ -73,9 +73,7 @@ def test_beside_a_schedule_by_hand() -> None:
 def test_as_a_page(tmp_path: Path) -> None:
     path = report(softmax).to_html(tmp_path / "both.html", beside=report(scaled))
     page = path.read_text(encoding="utf-8")
-    assert "<title>softmax and scaled</title>" in page and "http" not in page.replace(
-        "https://", ""
-    )
+    assert "<title>softmax and scaled</title>" in page and "http:" not in page
     assert page.count('<div class="panes">') == 2  # loop nests, CUDA
     assert '<span class="new">' in page and "mul(" in page
     same = report(softmax).to_html(tmp_path / "same.html", beside=report(softmax))

@@ -24,7 +24,7 @@ from fusewright.cuda.prelude import prelude
 from fusewright.cuda.scalars import converted
 from fusewright.cuda.writer import Spellings, Writer, constant_size
 from fusewright.dtypes import DType, dtype_of
-from fusewright.errors import SpecError, UserError
+from fusewright.errors import SpecError, UserError, merged_text
 from fusewright.kir import ir
 from fusewright.kir.ir import Buffer, Kernel, Reg
 from fusewright.memory import Memory
@@ -225,6 +225,8 @@ def _check_index(w: Writer, s: ir.CheckIndex) -> None:
     place = '"' + " ".join(s.why.split()).replace("\\", "/").replace('"', "'") + '"'
     inside, index = w.register(s.inside), w.register(s.index)
     call = f"fw_index_outside({place}, {index}, {s.axis}, {w.integer(s.extent)});"
+    if s.merged:
+        call = f'fw_index_outside({place}, "{merged_text(s.merged)}");'
     w.guarded(s.predicate, lambda: w.line(f"if (!{inside}) {call}"))
 
 

@@ -34,7 +34,7 @@ from fusewright.fusion.advice import (
 from fusewright.fusion.counts import MAX_RANK, check_rank
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
-from fusewright.fusion.known import Known, held
+from fusewright.fusion.known import Known, held, is_of_jax, without_jax
 from fusewright.fusion.methods import Methods, public_names
 from fusewright.fusion.operands import (
     DEVICE,
@@ -63,11 +63,11 @@ Operand: TypeAlias = "Array | bool | int | float | complex | Expr"
 
 
 def check_array(op: str, x: object) -> Array:
-    """`x`, which must be an Array, or a numpy array, whose elements are copied. UserError saying
-    what came instead."""
+    """`x`, which must be an Array, or an array of numpy or jax, whose elements are copied.
+    UserError saying what came instead."""
     if isinstance(x, Array):
         return x
-    if isinstance(x, np.ndarray):
+    if isinstance(x := without_jax(op, x), np.ndarray):
         return Array(Known(held(op, cast("npt.NDArray[Any]", x))))
     raise UserError(f"{op}: expected an array, got {type(x).__name__} {shown(x)}; {instead_of(x)}")
 
@@ -222,7 +222,8 @@ def _bitwise(op: str, fn: str, *, reflect: bool = False) -> Callable[[Array, obj
 
 
 def _is_comparable(x: object) -> bool:
-    return isinstance(x, Array | bool | int | float | complex | Expr | np.generic | np.ndarray)
+    kinds = Array | bool | int | float | complex | Expr | np.generic | np.ndarray
+    return isinstance(x, kinds) or is_of_jax(x)
 
 
 def _is_operand(x: object) -> bool:
@@ -261,7 +262,7 @@ def _plain(item: object) -> object:
             limits = cast("slice[object, object, object]", item)
             return slice(_plain(limits.start), _plain(limits.stop), _plain(limits.step))
         case _:
-            return item
+            return without_jax("x[...]", item)
 
 
 def _selector(item: object) -> object:

@@ -91,7 +91,7 @@ class _Evaluation:
                 values[t] = carried(regions[key][t.op.result], t.dtype)
                 continue
             if isinstance(t.op, ir.Take | ir.TakeAlong) and t.op.mode != "fill":
-                _check_indices(args, t.op.axis, t.op.place or str(t.source or t.name))
+                _check_indices(args, t.op, t.op.place or str(t.source or t.name))
             found = _compute(t, args, self._sizes)
             if self._stepwise:
                 found = carried(rounded(found, t.dtype.compute), t.dtype)
@@ -487,12 +487,12 @@ def _is_outside(indices: Array, n: int) -> Array:
     return (indices < -n) | (indices >= n)
 
 
-def _check_indices(args: list[Array], axis: int, place: str) -> None:
+def _check_indices(args: list[Array], op: ir.Take | ir.TakeAlong, place: str) -> None:
     """AxisError for an index outside the axis."""
-    indices, n = args[1], args[0].shape[axis]
+    indices, n = args[1], args[0].shape[op.axis]
     outside = _is_outside(indices, n)
     if outside.any():
-        raise index_error(int(indices[outside][0]), axis, n, place)
+        raise index_error(int(indices[outside][0]), op.axis, n, place, op.merged)
 
 
 def values_of(e: Expr, at: Mapping[Var, Array | int]) -> Array | int:

@@ -373,23 +373,26 @@ class Take(OpBase):
     """`result[a.., i.., b..] = operand[a.., indices[i..], b..]` at `axis`. Negative indices count
     from the end; an index outside the axis reads `dtype.outside`. By `mode` that is what the
     program means ("fill"), or a mistake: the oracle raises, and kernels do where they are asked
-    for it ("raise", of the `place` in the program), but do not look otherwise ("promise")."""
+    for it ("raise", of the `place` in the program), but do not look otherwise ("promise").
+    `merged`: the program's own axes of which `axis` is made, where a map or others are in it."""
 
     operands: tuple[Tensor, ...]
     axis: int
     mode: str = "promise"
     place: str = ""
+    merged: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeAlong(OpBase):
     """`result[.., i, ..] = operand[.., indices[.., i, ..], ..]`: indices have the operand's rank
-    and, but for `axis`, its shape; they, `mode` and `place` mean what those of `Take` mean."""
+    and, but for `axis`, its shape; they and the other fields mean what those of `Take` mean."""
 
     operands: tuple[Tensor, ...]
     axis: int
     mode: str = "promise"
     place: str = ""
+    merged: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -43,3 +44,28 @@ def held(op: str, data: npt.NDArray[Any]) -> npt.NDArray[Any]:
     except UserError as e:
         raise UserError(f"{op}: a numpy array of shape {data.shape}: {e}") from None
     return np.array(data, dtype.numpy, order="C")
+
+
+def is_of_jax(x: object) -> bool:
+    """Whether it is an array of jax, which is never imported: there is none where jax is not."""
+    jax: Any = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def without_jax(op: str, x: object) -> object:
+    """The elements of an array of jax, which never change, as a numpy array; anything else as it
+    is. UserError for an array inside of a transform of jax, and for one that numpy cannot read."""
+    if not is_of_jax(x):
+        return x
+    found: Any = x
+    if isinstance(found, sys.modules["jax"].core.Tracer):
+        raise UserError(
+            f"{op}: an operand is inside of a transform of jax (jit, grad, vmap, ...), which "
+            "cannot look into a program; trace outside of it, or take fw.grad and fw.vmap"
+        )
+    try:
+        return np.asarray(found)
+    except (RuntimeError, TypeError, ValueError) as e:
+        raise UserError(
+            f"{op}: the array of jax, {found.dtype}{found.shape}, is none: {e}"
+        ) from None

@@ -28,6 +28,7 @@ _USUAL = {
     "precision": "ieee",
     "mode": "promise",
     "place": "",
+    "merged": (),
     "carried": 0,
     "sliced": 0,
     "trips": None,

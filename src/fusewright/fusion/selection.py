@@ -43,15 +43,17 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chosen:
-    """An axis of the array that is selected from, and the positions along it."""
+    """An axis of the array that is selected from, the positions along it, and the axis of the
+    program's array that it is."""
 
     axis: int
     by: Selector
+    asked: int
 
 
 def select(t: Tensor, key: Sequence[object]) -> Tensor:
     """`t[key]` for a key with selectors. An index outside its axis is a mistake, as in a Take; of
-    several arrays the one along all their axes, which are counted as one, is told.
+    several arrays, whose axes are counted as one, all their axes are told.
 
     Raises AxisError for a known index outside its axis, for too many keys and for a mask of another
     shape; UserError for selectors of floats, for masks that are not known, and for selectors that
@@ -60,12 +62,13 @@ def select(t: Tensor, key: Sequence[object]) -> Tensor:
     items = indexing.items_of(t, _without_masks(key), also=(Selector,))
     base = indexing.index(t, tuple(slice(None) if isinstance(i, Selector) else i for i in items))
     chosen: list[_Chosen] = []
-    axis = 0
+    axis = asked = 0
     for item in items:
         if isinstance(item, Selector):
-            _check_inside(item, base.shape[axis], axis)
-            chosen.append(_Chosen(axis, item))
+            _check_inside(item, base.shape[axis], asked)
+            chosen.append(_Chosen(axis, item, asked))
         axis += item is None or isinstance(item, slice | Selector)
+        asked += item is not None
     shape = build.broadcast_shapes("x[...]", *(c.by.tensor.shape for c in chosen))
     followed = _followed(base, chosen, shape)
     if followed:
@@ -146,7 +149,13 @@ def _take(base: Tensor, chosen: Sequence[_Chosen], shape: Shape, position: int) 
     merged = _merged(base, chosen, _others(base, chosen), position)
     at = _joined(base, chosen, shape)
     out = (*merged.shape[:position], *shape, *merged.shape[position + 1 :])
-    return build.value(out, base.dtype, ir.Take((merged, at), position))
+    op = ir.Take((merged, at), position, merged=_asked(chosen))
+    return build.value(out, base.dtype, op)
+
+
+def _asked(chosen: Sequence[_Chosen]) -> tuple[int, ...]:
+    """The axes of the program's array that are counted as one, if several are."""
+    return tuple(c.asked for c in chosen) if len(chosen) > 1 else ()
 
 
 def _others(base: Tensor, chosen: Sequence[_Chosen]) -> list[int]:
@@ -256,7 +265,8 @@ def _take_along(
     for _ in others:
         at = build.expand(at, at.ndim)
     at = build.spread(at, (*at.shape[: len(front) + 1], *table.shape[len(front) + 1 :]))
-    found = build.value(at.shape, base.dtype, ir.TakeAlong((table, at), len(front)))
+    op = ir.TakeAlong((table, at), len(front), merged=_asked(rest))
+    found = build.value(at.shape, base.dtype, op)
     moved = tuple(shape[d] for d in order)
     found = build.reshape("x[...]", found, (*moved, *found.shape[len(front) + 1 :]))
     axes = [order.index(d) for d in range(len(shape))]

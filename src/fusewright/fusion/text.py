@@ -68,7 +68,8 @@ _OPS: dict[str, type[Any]] = {
 _EXPRESSIONS = ("strides", "low", "high", "index", "coordinates", "start")  # tuples of them
 _LITERALS: dict[str, type] = {
     "axis": int, "axes": tuple, "fn": str, "alignment": int, "result": int,
-    "precision": str, "mode": str, "place": str, "carried": int, "sliced": int, "reverse": bool,
+    "precision": str, "mode": str, "place": str, "merged": tuple, "carried": int,
+    "sliced": int, "reverse": bool,
 }  # fmt: skip
 _OPERATORS: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Add: expr.add,

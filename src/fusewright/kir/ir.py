@@ -272,6 +272,7 @@ class Compute(Guarded):
 class CheckIndex(Guarded):
     """Stops the kernel with an error where the predicate holds and `inside` does not: `index` lies
     outside of axis `axis` of `extent` elements, at the line of the user's program that `why` says.
+    `merged`: the axes that the program has in place of this one, if it has others.
 
     Stands only in kernels that were asked to look (`fw.config(check_indices=True)`)."""
 
@@ -283,6 +284,7 @@ class CheckIndex(Guarded):
     axis: int
     predicate: Cond = TRUE
     why: str = ""
+    merged: tuple[int, ...] = ()
 
     def register_uses(self) -> tuple[RegisterUse, ...]:
         read = (self.inside, self.index)

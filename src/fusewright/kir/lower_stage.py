@@ -205,7 +205,7 @@ class Definition(OperandReader):
         if any(s.inside is inside and s.predicate == here for s in looks):
             return
         index = self._call("cast", int64, given)
-        self.out.append(CheckIndex(inside, index, extent, op.axis, here, op.place))
+        self.out.append(CheckIndex(inside, index, extent, op.axis, here, op.place, op.merged))
 
     def _call(self, fn: str, dtype: DType, *operands: Operand) -> Reg:
         result = Reg(self.temporary(dtype))

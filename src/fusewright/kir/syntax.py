@@ -446,6 +446,7 @@ def snake(cls: type) -> str:
 
 _IF = (" if (", "{predicate}", ")")
 _CACHE = (" .", "{cache}")
+_MERGED = Optional("merged", (), (Text(" merged ("), Items("merged", codec_of(int)), Text(")")))
 _LANES = (
     Begin("begins"),
     *_rows(ir.Lanes, ((" lanes ", "{first}", "..", "{stop}"), Flag("inside", "inside"))),
@@ -483,7 +484,7 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.RemoteStore, "remote_store ", "{dst}", "[", "{index}", "] of block ", "{rank}",
               " = ", Span("src", "width"), _IF, (" on ", "{barrier}"), (" slot ", "{slot}")),
     _template(ir.CheckIndex, "check_index ", "{index}", " inside ", "{inside}", " axis ", "{axis}",
-              " size ", "{extent}", _IF, Comment("why")),
+              _MERGED, " size ", "{extent}", _IF, Comment("why")),
     _template(ir.Shuffle, "{dst}", " = shuffle.", Word("mode"), "(", "{src}", ", ", "{operand}",
               ")", (" width ", "{width}"), assigns=True),
     _template(ir.Roles, "roles ", Braces("body")),

@@ -40,6 +40,7 @@ class Band:
 
     label: str
     values: tuple[Tensor, ...]
+    is_kernel: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,14 +56,14 @@ def cut(fusion: Fusion, launches: Sequence[LaunchLike]) -> Cut:
     known = set(fusion.values)
     literal = _literals(fusion)
     taken: dict[Tensor, None] = dict.fromkeys(fusion.inputs)
-    bands = [Band("inputs", fusion.inputs)]
+    bands = [Band("inputs", fusion.inputs, is_kernel=False)]
     for launch in launches:
         found = _between(launch.outputs, set(launch.inputs)) & known
         own = [t for t in fusion.values if t in found and t not in taken and t not in literal]
         taken.update(dict.fromkeys(own))
         bands.append(Band(launch.kernel.name, tuple(own)))
     rest = tuple(t for t in fusion.values if t not in taken and t not in literal)
-    bands.append(Band("no kernel", rest))
+    bands.append(Band("no kernel", rest, is_kernel=False))
     return Cut(tuple(b for b in bands if b.values))
 
 

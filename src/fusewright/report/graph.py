@@ -1,144 +1,182 @@
-"""The fusion graph as a picture: one band a kernel, layers of values in it, arrows downward."""
+"""The fusion graph as boxes and arrows: a box a kernel, with its values in it, arrows downward."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from fusewright.fusion.ir import Fusion, Tensor
-from fusewright.report.cut import Band, Cut, op_text, type_text
-from fusewright.report.layered import Layered, layered
-from fusewright.report.svg import Canvas, colour, text_width
+from fusewright.fusion.ir import Fusion, Input, Tensor
+from fusewright.report.cut import Cut, op_text, type_text
+from fusewright.report.flow import Arrow, FlowBox
+from fusewright.report.svg import COLOURS, colour
 
-NODE_HEIGHT = 42.0
-_ROW = 70.0
-_GAP = 16.0
-_MARGIN = 12.0
-_TITLE = 24.0
-_BELOW = 8.0
 FAR = 40
-"""Rows over which an edge is still drawn: a longer one is a name at its end. A graph of a model has
-thousands of rows, and its inputs would have lines through all of them."""
+"""Rows over which an arrow inside of a kernel is still drawn: a longer one is a name at its end. A
+kernel may have thousands of rows, and what they all read would have lines through all of them."""
+_NAMES = 3
+"""Values that the label of an arrow names."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnPlace:
-    """Where a value is drawn: the box's left top corner and its width, in pixels."""
+@dataclass(slots=True, eq=False)
+class _Places:
+    """Who draws what: each value's kernel, by its number; none for what stands between kernels."""
 
-    x: float
-    y: float
-    width: float
+    cut: Cut
+    marks: Mapping[Tensor, str]
+    results: Mapping[Tensor, str]
+    computed: frozenset[Tensor]
+    owner: dict[Tensor, int] = field(default_factory=lambda: dict[Tensor, int]())
+    keys: dict[Tensor, str] = field(default_factory=lambda: dict[Tensor, str]())
 
-    @property
-    def middle(self) -> float:
-        """The x at which edges arrive and leave."""
-        return self.x + self.width / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Where everything is: boxes, of each band top and height, and for each edge the points that it
-    passes, which lie beside all boxes; `far`: what values read from so far above that no edge is
-    drawn."""
-
-    places: Mapping[Tensor, DrawnPlace]
-    bands: Sequence[tuple[float, float]]
-    edges: Mapping[tuple[Tensor, Tensor], Sequence[tuple[float, float]]]
-    far: Mapping[Tensor, Sequence[Tensor]]
+    def outer_key(self, t: Tensor) -> str:
+        """The box of the outermost list that a value stands in."""
+        return f"k{self.owner[t]}" if t in self.owner else self.keys[t]
 
 
-def layers(band: Band) -> list[list[Tensor]]:
-    """The band's values by their longest distance from a value outside the band."""
-    depth: dict[Tensor, int] = {}
-    rows: list[list[Tensor]] = []
-    for t in band.values:
-        above = [depth[o] for o in t.op.operands if o in depth]
-        depth[t] = max(above, default=-1) + 1
-        while len(rows) <= depth[t]:
-            rows.append([])
-        rows[depth[t]].append(t)
-    return rows
+def graph_boxes(
+    cut: Cut, fusion: Fusion, marks: Mapping[Tensor, str] | None = None
+) -> list[FlowBox]:
+    """The boxes of the outermost list. `marks`: what values are called elsewhere on the page.
+
+    A value that no kernel computes, such as an argument, stands in the box of the kernel that reads
+    it, where there is only one, and between the kernels otherwise. What a kernel reads of others is
+    a name in its box, and an arrow to it.
+    """
+    computed = frozenset(t for b in cut.bands if b.is_kernel for t in b.values)
+    places = _Places(cut, marks or {}, _results(fusion), computed)
+    shown = {t for b in cut.bands for t in b.values}
+    drawn = [t for t in fusion.values if t in shown]
+    places.keys.update({t: f"v{i}" for i, t in enumerate(drawn)})
+    for i, band in enumerate(cut.bands):
+        if band.is_kernel:
+            places.owner.update(dict.fromkeys(band.values, i))
+    _adopt(places, drawn)
+    inside: dict[int, list[Tensor]] = {i: [] for i, b in enumerate(cut.bands) if b.is_kernel}
+    for t in drawn:
+        if t in places.owner:
+            inside[places.owner[t]].append(t)
+    between = [_value(places, t, _from(places, t)) for t in drawn if t not in places.owner]
+    return [*between, *(_kernel(places, i, values) for i, values in inside.items())]
 
 
-def place(cut: Cut) -> Drawing:
-    """A place for every value, for each band, and for the edges between values."""
-    rows: list[list[Tensor]] = []
-    tops: list[float] = []
-    extents: list[tuple[float, float]] = []
-    y = _MARGIN
-    for band in cut.bands:
-        found = layers(band)
-        tops += [y + _TITLE + i * _ROW for i in range(len(found))]
-        height = _TITLE + len(found) * _ROW - _BELOW
-        extents.append((y, height))
-        rows += found
-        y += height + _GAP
-    row_of = {t: i for i, row in enumerate(rows) for t in row}
-    widths = {t: max(map(text_width, _lines(t))) + 14 for t in row_of}
-    reads = [(o, t) for t in row_of for o in dict.fromkeys(t.op.operands) if o in row_of]
-    edges = [(o, t) for o, t in reads if row_of[t] - row_of[o] <= FAR]
-    far: dict[Tensor, list[Tensor]] = {}
-    for o, t in reads:
-        if row_of[t] - row_of[o] > FAR:
-            far.setdefault(t, []).append(o)
-    found = layered(rows, widths, edges)
-    places = {
-        t: DrawnPlace(2 * _MARGIN + found.left[t], tops[i], widths[t]) for t, i in row_of.items()
-    }
-    routes = {(a, b): _route(a, b, places, row_of, tops, found) for a, b in edges}
-    return Drawing(places, extents, routes, far)
+def _results(fusion: Fusion) -> dict[Tensor, str]:
+    if len(fusion.outputs) == 1:
+        return {fusion.outputs[0]: "result"}
+    numbers: dict[Tensor, list[str]] = {}
+    for i, t in enumerate(fusion.outputs):
+        numbers.setdefault(t, []).append(str(i))
+    return {t: f"result {', '.join(found)}" for t, found in numbers.items()}
 
 
-def _route(
-    a: Tensor,
-    b: Tensor,
-    places: Mapping[Tensor, DrawnPlace],
-    row_of: Mapping[Tensor, int],
-    tops: Sequence[float],
-    found: Layered[Tensor],
-) -> list[tuple[float, float]]:
-    """From below one box to above another, straight down through the rows between."""
-    points = [(places[a].middle, places[a].y + NODE_HEIGHT)]
-    for i in range(row_of[a] + 1, row_of[b]):
-        x = 2 * _MARGIN + found.bends[a][i]
-        points += [(x, tops[i]), (x, tops[i] + NODE_HEIGHT)]
-    return [*points, (places[b].middle, places[b].y)]
+def _adopt(places: _Places, values: Sequence[Tensor]) -> None:
+    """Gives the values of no kernel that one kernel alone reads to that kernel, readers first."""
+    readers: dict[Tensor, list[Tensor]] = {}
+    for t in values:
+        for o in dict.fromkeys(t.op.operands):
+            readers.setdefault(o, []).append(t)
+    for t in reversed(values):
+        found = {places.owner.get(r, -1) for r in readers.get(t, ())}
+        if t not in places.owner and len(found) == 1 and -1 not in found:
+            places.owner[t] = found.pop()
 
 
-def _lines(t: Tensor) -> tuple[str, str]:
-    return f"{t.name} = {op_text(t)}", type_text(t)
+def _kernel(places: _Places, number: int, values: Sequence[Tensor]) -> FlowBox:
+    """A kernel's box: its values, and names for what comes from elsewhere or from far above."""
+    own = set(values)
+    row = _rows(values, own)
+    parts: list[FlowBox] = []
+    names: dict[Tensor, FlowBox] = {}
+    for t in values:
+        arrows: list[Arrow] = []
+        for o in _read(places, t):
+            if o in own and row[t] - row[o] > FAR:
+                far = _name(places, o, f"{places.keys[t]}.{places.keys[o]}", "far above")
+                parts.append(far)
+                arrows.append(_arrow(places, o, t, far.key))
+                continue
+            if o not in own and o not in names:
+                names[o] = _name(places, o, f"k{number}.{places.keys[o]}", "")
+            arrows.append(_arrow(places, o, t, names[o].key if o in names else places.keys[o]))
+        parts.append(_value(places, t, arrows))
+    arrows = _between(places, f"k{number}", names)
+    shade = colour(1 + number % (COLOURS - 1))
+    return FlowBox(
+        f"k{number}",
+        (places.cut.bands[number].label,),
+        f"band {shade}",
+        arrows=arrows,
+        parts=[*names.values(), *parts],
+    )
+
+
+def _rows(values: Sequence[Tensor], own: set[Tensor]) -> dict[Tensor, int]:
+    """The longest way to each value from a value without operands in the kernel; values come behind
+    their operands, but for arguments."""
+    row: dict[Tensor, int] = {}
+    pending = list(reversed(values))
+    while pending:
+        t = pending.pop()
+        missing = [o for o in t.op.operands if o in own and o not in row]
+        if missing:
+            pending += [t, *missing]
+        else:
+            row[t] = 1 + max((row[o] for o in t.op.operands if o in own), default=-1)
+    return row
+
+
+def _read(places: _Places, t: Tensor) -> list[Tensor]:
+    return [o for o in dict.fromkeys(t.op.operands) if o in places.keys]
+
+
+def _from(places: _Places, t: Tensor) -> list[Arrow]:
+    """The arrows to a value between the kernels."""
+    return _between(places, places.keys[t], _read(places, t))
+
+
+def _between(places: _Places, target: str, values: Iterable[Tensor]) -> list[Arrow]:
+    """Arrows of the outermost list to one of its boxes, one from each box that makes some of the
+    values."""
+    sources: dict[str, list[Tensor]] = {}
+    for o in values:
+        sources.setdefault(places.outer_key(o), []).append(o)
+    found: list[Arrow] = []
+    for key, made in sources.items():
+        names = [o.name for o in made]
+        shown = ", ".join([*names[:_NAMES], *(["..."] if len(names) > _NAMES else [])])
+        label = shown if made[0] in places.owner else ""
+        marks = " ".join(dict.fromkeys(m for o in made for m in _marks(places, o).split()))
+        found.append(Arrow(key, ", ".join(names), label, ", ".join(names), marks))
+    return [a for a in found if a.source != target]
+
+
+def _arrow(places: _Places, o: Tensor, t: Tensor, source: str) -> Arrow:
+    return Arrow(source, o.name, tip=f"{o.name} -> {t.name}", marks=_marks(places, o))
+
+
+def _marks(places: _Places, t: Tensor) -> str:
+    return places.marks.get(t, "")
+
+
+def _name(places: _Places, t: Tensor, key: str, where: str) -> FlowBox:
+    """A small box that stands for a value drawn elsewhere."""
+    line = f"{t.name}, {where}" if where else t.name
+    return FlowBox(key, (line,), "node name", _tip(t), _marks(places, t))
+
+
+def _value(places: _Places, t: Tensor, arrows: Sequence[Arrow]) -> FlowBox:
+    outside = "node input" if isinstance(t.op, Input) else "node view"
+    kind = "node" if t in places.computed else outside
+    end = places.results.get(t, "")
+    return FlowBox(
+        places.keys[t],
+        (f"{t.name} = {op_text(t)}", type_text(t)),
+        f"{kind} result" if end else kind,
+        _tip(t),
+        _marks(places, t),
+        end,
+        arrows,
+    )
 
 
 def _tip(t: Tensor) -> str:
     return repr(t) if t.source is None else f"{t!r}\n{t.source}"
-
-
-def graph_svg(cut: Cut, fusion: Fusion, marks: Mapping[Tensor, str] | None = None) -> str:
-    """The picture as one `<svg>` element; `marks`: what values are called elsewhere on the page."""
-    marks = marks or {}
-    drawing = place(cut)
-    places = drawing.places
-    passes = [x for points in drawing.edges.values() for x, _ in points]
-    width = max([*passes, *(p.x + p.width for p in places.values())], default=0.0)
-    canvas = Canvas()
-    for i, (y, height) in enumerate(drawing.bands):
-        canvas.rect(_MARGIN, y, width, height, kind=colour(i))
-    for (a, b), points in drawing.edges.items():
-        canvas.flow(points, tip=f"{a.name} -> {b.name}")
-    for i, (band, (y, _)) in enumerate(zip(cut.bands, drawing.bands, strict=True)):
-        canvas.text(_MARGIN + 8, y + 15, band.label, bold=True, on=colour(i))
-    results = {t: k for k, t in enumerate(fusion.outputs)}
-    for t, at in places.items():
-        canvas.begin(marks.get(t, ""))
-        kind = "node result" if t in results else "node"
-        canvas.rect(at.x, at.y, at.width, NODE_HEIGHT, kind=kind, tip=_tip(t))
-        for i, content in enumerate(_lines(t)):
-            canvas.text(at.x + 7, at.y + 17 + 15 * i, content)
-        canvas.end()
-        if t in drawing.far:
-            names = ", ".join(o.name for o in drawing.far[t])
-            canvas.text(at.x + 4, at.y - 4, f"from {names}, far above", kind="weak")
-        if t in results:
-            content = "result" if len(results) == 1 else f"result {results[t]}"
-            canvas.text(at.x, at.y + NODE_HEIGHT + 12, content, bold=True)
-    return canvas.svg()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fusewright.fusion.ir import Tensor
 from fusewright.report.facts import KernelReport, ReportFacts, numbers
-from fusewright.report.graph import graph_svg
+from fusewright.report.flow import flow_html, flow_script
+from fusewright.report.graph import graph_boxes
 from fusewright.report.host_facts import (
     LAYOUT_HEADER,
     HostFacts,
@@ -18,7 +19,7 @@ from fusewright.report.host_facts import (
 from fusewright.report.memory_map import memory_map_svg
 from fusewright.report.page import SCRIPT, STYLE
 from fusewright.report.predicted import basis_note, serial_us
-from fusewright.report.program_pictures import MAX_WAITS, edges_svg, limits_svg, timeline_svg
+from fusewright.report.program_pictures import launch_boxes, limits_svg, timeline_svg
 from fusewright.report.sources import source_lines
 from fusewright.report.steps import PassStep, steps
 from fusewright.report.text import KERNEL_HEADER, kernel_row, kernel_sections
@@ -31,8 +32,11 @@ MAX_REASONS = 12
 _SIDE_BY_SIDE = ("kernel IR", "CUDA")
 _READ = (
     "Point at a value, a line or a box: what belongs to it lights up, the lines that make it "
-    "most. A click holds the light and brings those lines into view."
+    "most. A click holds the light and brings those lines into view. Results have a thick border, "
+    "what no kernel computes a dashed one; a small box in a kernel names a value drawn elsewhere."
 )
+FETCHES_NOTHING = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+"""What a page tells the browser: it is whole, and nothing in it may ask for more."""
 
 
 def report_html(facts: ReportFacts) -> str:
@@ -46,13 +50,14 @@ def report_html(facts: ReportFacts) -> str:
         '<h2 id="graph">The fusion, cut into kernels</h2>',
         f'<p class="quiet">{_READ}</p>',
         '<div class="graph">',
-        f'<div class="picture">{graph_svg(facts.cut, facts.fusion, facts.marks)}</div>',
+        flow_html(graph_boxes(facts.cut, facts.fusion, facts.marks)),
         *_sources(facts),
         "</div>",
         *_host(facts.host),
         '<h2 id="kernels">Kernels</h2>',
         html_table(KERNEL_HEADER, [kernel_row(k) for k in facts.kernels]),
         *(line for i, k in enumerate(facts.kernels) for line in _kernel(i, k)),
+        f"<script>{flow_script()}</script>",
         f"<script>{SCRIPT}</script>",
     ]
     return document(facts.title, parts)
@@ -64,6 +69,7 @@ def document(title: str, parts: Iterable[str]) -> str:
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{FETCHES_NOTHING}">',
         f"<title>{escape(title)}</title>",
         f"<style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
@@ -143,10 +149,7 @@ def _host(h: HostFacts) -> Iterable[str]:
         yield "before it to its own.</p>"
         yield f'<div class="picture">{timeline_svg(h.measured.launches)}</div>'
     yield "<h3>Who waits for whom</h3>"
-    if len(h.launches) <= MAX_WAITS and h.edges:
-        yield f'<div class="picture">{edges_svg(h)}</div>'
-    elif not h.edges:
-        yield "<p>No launch waits for another.</p>"
+    yield flow_html(launch_boxes(h)) if h.edges else "<p>No launch waits for another.</p>"
     yield f'<div class="wide">{html_table(h.launch_header, launch_rows(h))}</div>'
     yield "<h3>The arena over launches</h3>"
     if h.arena is not None and h.arena.boxes:

@@ -3,6 +3,7 @@ lights up what belongs together. Nothing is fetched."""
 
 from __future__ import annotations
 
+from fusewright.report.flow import FLOW_STYLE
 from fusewright.report.svg import SVG_STYLE
 
 STYLE = (
@@ -42,6 +43,7 @@ pre span { display: block; min-height: 1.45em; } pre .n { display: inline; color
 .gone { background: var(--gone); }
 [data-t] { cursor: pointer; } .lit { background: var(--lit); } .made { background: var(--made); }
 svg .lit rect, svg rect.lit { fill: var(--lit); stroke: var(--made); stroke-width: 2.4; }
+svg path.lit { stroke: var(--made); stroke-width: 2.4; }
 .graph { display: flex; flex-wrap: wrap; gap: 0 1em; } .graph > * { min-width: 0; max-width: 100%; }
 .graph > .picture { flex: 0 1 auto; } .graph > :not(.picture) { flex: 1 1 28em; }
 .panes { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30em), 1fr));
@@ -49,27 +51,26 @@ svg .lit rect, svg rect.lit { fill: var(--lit); stroke: var(--made); stroke-widt
 @media (max-width: 40em) { body { padding: .3em .6em 3em; } pre { max-height: 26em; } }
 """
     + SVG_STYLE
+    + FLOW_STYLE
 )
 
 SCRIPT = """
 (() => {
-  const all = new Map();
-  for (const e of document.querySelectorAll('[data-t]'))
-    for (const t of e.dataset.t.split(' ')) {
-      if (!all.has(t)) all.set(t, []);
-      all.get(t).push(e);
-    }
+  const marked = (t) => document.querySelectorAll(`[data-t~="${CSS.escape(t)}"]`);
   let lit = [], pinned = null;
   const clear = () => { for (const e of lit) e.classList.remove('lit', 'made'); lit = []; };
   const show = (e) => {
     clear();
-    for (const t of e.dataset.t.split(' ')) for (const o of all.get(t)) {
+    for (const t of e.dataset.t.split(' ')) for (const o of marked(t)) {
       o.classList.add('lit');
       if (o.dataset.d === t) o.classList.add('made');
       lit.push(o);
     }
   };
   const bring = (from) => {
+    const maker = lit.find((o) => o.matches('svg g') && !o.querySelector('.name'));
+    if (from.querySelector('rect.name') && maker)
+      maker.scrollIntoView({ block: 'center', inline: 'center' });
     const seen = new Set([from.closest('pre')]);
     for (const kind of ['made', 'lit']) for (const o of lit) {
       const pre = o.closest('pre');

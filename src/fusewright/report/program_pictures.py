@@ -5,48 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusewright.report.facts import KernelReport
+from fusewright.report.flow import Arrow, FlowBox
 from fusewright.report.host_facts import HostFacts
-from fusewright.report.layered import layered
 from fusewright.report.predicted import TimedLaunch
 from fusewright.report.svg import Canvas, colour, text_width
 
 _WIDTH = 720.0
 _LANE = 30.0
 _BAR = 16.0
-_BOX = 26.0
-_ROW = 62.0
 _MARGIN = 10.0
-MAX_WAITS = 400
-"""Launches from which the picture of their edges is left out: nobody could read it."""
 
 
-def edges_svg(h: HostFacts) -> str:
+def launch_boxes(h: HostFacts) -> list[FlowBox]:
     """Launches as boxes, an arrow for each edge, which says its kind and bytes."""
-    depth: dict[int, int] = {}
-    for i in range(len(h.launches)):
-        depth[i] = 1 + max((depth[a] for a, b, _ in h.edges if b == i), default=-1)
-    rows: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for i, d in depth.items():
-        rows[d].append(i)
-    labels = {i: f"#{i} {t.name}" for i, t in enumerate(h.launches)}
-    widths = {i: text_width(label) + 14 for i, label in labels.items()}
-    found = layered(rows, widths, [(a, b) for a, b, _ in h.edges])
-    canvas = Canvas()
-    top = [_MARGIN + _ROW * d for d in range(len(rows))]
-    middle = {i: _MARGIN + found.left[i] + widths[i] / 2 for i in labels}
+    arrows: dict[int, list[Arrow]] = {i: [] for i in range(len(h.launches))}
+    for (a, b), why in _edges(h).items():
+        kinds = ", ".join(dict.fromkeys(w.partition(":")[0] for w in why))
+        tip = "\n".join(f"#{b} waits for #{a}: {w}" for w in why)
+        arrows[b].append(Arrow(f"#{a}", f"#{a}, {kinds}", kinds, tip))
+    return [
+        FlowBox(f"#{i}", (f"#{i} {t.name}",), tip="\n".join(h.bindings[i]), arrows=arrows[i])
+        for i, t in enumerate(h.launches)
+    ]
+
+
+def _edges(h: HostFacts) -> dict[tuple[int, int], list[str]]:
+    """The edges between each two launches."""
+    found: dict[tuple[int, int], list[str]] = {}
     for a, b, why in h.edges:
-        points = [(middle[a], top[depth[a]] + _BOX)]
-        for d in range(depth[a] + 1, depth[b]):
-            x = _MARGIN + found.bends[a][d]
-            points += [(x, top[d]), (x, top[d] + _BOX)]
-        points.append((middle[b], top[depth[b]]))
-        canvas.flow(points, tip=f"#{b} waits for #{a}: {why}")
-        canvas.text(middle[b] + 5, top[depth[b]] - 6, why.partition(":")[0], kind="weak")
-    for i, label in labels.items():
-        x, y = _MARGIN + found.left[i], top[depth[i]]
-        canvas.rect(x, y, widths[i], _BOX, kind="node", tip="\n".join(h.bindings[i]))
-        canvas.text(x + 7, y + 17, label)
-    return canvas.svg()
+        found.setdefault((a, b), []).append(why)
+    return found
 
 
 def timeline_svg(launches: Mapping[int, TimedLaunch]) -> str:

@@ -29,6 +29,8 @@ SVG_STYLE = f"""
 svg text {{ fill: var(--ink); }}
 svg rect {{ stroke: var(--edge); stroke-width: .7; }}
 svg .node {{ fill: var(--node); }} svg .result {{ stroke-width: 2.4; }}
+svg .input {{ fill: var(--c0); }} svg .view {{ stroke-dasharray: 5 3; }}
+svg .name {{ fill: none; stroke-dasharray: 1 2; }}
 svg .plain {{ fill: none; }}
 svg .edge {{ fill: none; stroke: var(--edge); stroke-width: 1; }}
 svg .tip {{ fill: var(--edge); stroke: none; }}
@@ -36,6 +38,7 @@ svg .axis {{ stroke: var(--edge); stroke-width: 1; }}
 svg .sync {{ fill: none; stroke: var(--sync); stroke-width: 1.6; }}
 svg .order {{ fill: none; stroke: var(--sync); stroke-width: 1; stroke-dasharray: 3 2; }}
 svg .weak {{ opacity: .65; }}
+svg .blank {{ fill: var(--page); stroke: none; }}
 svg [class^="on-"] {{ paint-order: stroke; stroke-width: 4px; stroke-linejoin: round; }}
 """ + "\n".join(
     f"svg .c{i} {{ fill: var(--c{i}); }} svg .on-c{i} {{ stroke: var(--c{i}); }}"
@@ -103,27 +106,6 @@ class Canvas:
             f"{_tip(tip)}</line>"
         )
 
-    def flow(
-        self, points: Sequence[tuple[float, float]], *, kind: str = "edge", tip: str = ""
-    ) -> None:
-        """An arrow through points: curved between the first two, straight between the next two,
-        and so on, downward to the last."""
-        for x, y in points:
-            self._reach(x, y)
-        (x, y), *rest = points
-        parts = [f"M{_n(x)} {_n(y)}"]
-        for k, (to_x, to_y) in enumerate(rest):
-            half = (to_y - y) / 2
-            parts.append(
-                f"L{_n(to_x)} {_n(to_y)}"
-                if k % 2
-                else f"C{_n(x)} {_n(y + half)} {_n(to_x)} {_n(to_y - half)} {_n(to_x)} {_n(to_y)}"
-            )
-            x, y = to_x, to_y
-        self._shapes.append(f'<path d="{" ".join(parts)}" class="{kind}">{_tip(tip)}</path>')
-        head = f"{_n(x)},{_n(y)} {_n(x - 3)},{_n(y - 6)} {_n(x + 3)},{_n(y - 6)}"
-        self._shapes.append(f'<polygon points="{head}" class="tip"/>')
-
     def arc(self, x1: float, x2: float, y: float, height: float, *, kind: str, tip: str) -> None:
         """An arc over a place, from x1 to x2 at y."""
         self._reach(max(x1, x2), y)
@@ -131,14 +113,6 @@ class Canvas:
             f'<path d="M{_n(x1)} {_n(y)} Q{_n((x1 + x2) / 2)} {_n(y - height)} {_n(x2)} {_n(y)}" '
             f'class="{kind}">{_tip(tip)}</path>'
         )
-
-    def begin(self, marks: str) -> None:
-        """What follows, up to `end`, belongs together under these names."""
-        self._shapes.append(f"<g{_marks(marks)}>")
-
-    def end(self) -> None:
-        """Ends what `begin` began."""
-        self._shapes.append("</g>")
 
     def svg(self) -> str:
         """The picture as one `<svg>` element."""

@@ -256,6 +256,11 @@ def _jax(array: Any) -> ArrayInfo:
             "the array is inside of a transform of jax (jit, grad, vmap, ...), which cannot look "
             "into a fused call; call it outside, or take fw.grad and fw.vmap"
         )
+    if array.is_deleted():
+        raise UserError(
+            f"the array of jax, {array.dtype}{tuple(array.shape)}, was deleted, as donate_argnums "
+            "of jax.jit does; pass an array that still has its elements"
+        )
     try:
         found = _dlpack(array)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as e:

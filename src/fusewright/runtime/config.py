@@ -36,7 +36,7 @@ class Config:
     matrix instructions for it; "ieee" rounds nothing.
     `check_indices`: kernels that are compiled under True stop at an index that lies outside of its
     axis in a look-up of mode "raise" (`fw.take`): in the simulator as an IndexError with the line
-    of the program, on a GPU with the same line printed, and an error of the next call of CUDA.
+    of the program, on a GPU with the same line printed, and DeviceError of the next call of CUDA.
 
     There is one object per set of choices, so that identity is equality and hashing is cheap."""
 

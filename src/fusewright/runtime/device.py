@@ -13,9 +13,12 @@ from collections.abc import Generator
 from functools import cache
 from typing import Any
 
-from fusewright.errors import InternalError, UserError
+from fusewright.errors import DeviceError, InternalError, UserError
 from fusewright.runtime.locks import after_fork
 
+STOPPED = 719
+"""CUDA_ERROR_LAUNCH_FAILED: what a trap of a kernel makes of the calls behind it (CUDA driver API,
+`CUresult`)."""
 LEGACY_STREAMS = (0, 1)
 """The legacy default stream, by its two numbers."""
 
@@ -53,8 +56,17 @@ def driver() -> Any:
 
 
 def check(result: tuple[Any, ...], call: str) -> Any:
-    """The values a driver call returned. Raises InternalError with CUDA's message."""
+    """The values a driver call returned. Raises DeviceError where a kernel that was launched
+    earlier has stopped, and InternalError with CUDA's message otherwise."""
     status, *rest = result
+    if int(status) == STOPPED:
+        raise DeviceError(
+            f"a kernel stopped on the device, as {call} found ({STOPPED}, launch failed). A kernel "
+            "that looks at its indices (fw.config(check_indices=True)) has printed a line before: "
+            "the look-up of the program, the index that is outside, its axis and its size; call "
+            "the function with device='sim' to have that as an IndexError. Without such a line "
+            "run under compute-sanitizer. CUDA answers no further call: begin a new process"
+        )
     if int(status):
         module = importlib.import_module("cuda.bindings.driver")
         _, text = module.cuGetErrorString(status)

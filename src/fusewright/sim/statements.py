@@ -133,7 +133,7 @@ def _check_index(s: ir.CheckIndex, run: Run) -> Step:
         if wrong.any():
             found = np.broadcast_to(index(f, mask)[0], wrong.shape)[wrong][0]
             size = np.broadcast_to(np.asarray(extent(f.values)), wrong.shape)[wrong][0]
-            raise index_error(int(found), s.axis, int(size), s.why)
+            raise index_error(int(found), s.axis, int(size), s.why, s.merged)
 
     return step
 

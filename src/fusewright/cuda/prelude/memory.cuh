@@ -41,3 +41,9 @@ __device__ __noinline__ void fw_index_outside(const char* place, long long index
          index, axis, size, (int)blockIdx.x, (int)blockIdx.y, (int)blockIdx.z, (int)threadIdx.x);
   __trap();
 }
+__device__ __noinline__ void fw_index_outside(const char* place, const char* what) {
+  if (atomicExch(&fw_index_told, 1u)) return;
+  printf("%s: %s; block (%d, %d, %d), thread %d\n", place, what, (int)blockIdx.x,
+         (int)blockIdx.y, (int)blockIdx.z, (int)threadIdx.x);
+  __trap();
+}

@@ -116,10 +116,10 @@ def signed_indices(indices: Array) -> Array:
 # --- indices outside of the axis ----------------------------------------------------------------
 
 
-def check_mode(op: str, mode: object, fill_value: object) -> None:
+def check_mode(op: str, mode: object, fill_value: object, modes: tuple[str, ...] = MODES) -> None:
     """UserError for a mode that does not exist, and for a fill that it does not read."""
-    if not isinstance(mode, str) or mode not in MODES:
-        listed = ", ".join(map(repr, MODES))
+    if not isinstance(mode, str) or mode not in modes:
+        listed = ", ".join(map(repr, modes))
         raise UserError(f"{op}: mode={mode!r}; use one of {listed}")
     if fill_value is not None and mode != "fill":
         raise UserError(f"{op}: fill_value= belongs to mode='fill', and mode is {mode!r}")
@@ -136,12 +136,17 @@ def _by_mode(
     check_mode(op, mode, fill_value)
     if mode in ("raise", "fill"):
         return indices, "fill" if mode == "fill" else "promise"
+    return brought_inside(indices, extent, mode), "promise"
+
+
+def brought_inside(indices: Array, extent: Expr, mode: str) -> Array:
+    """Indices of the axis for all indices, by "clip" or "wrap"."""
     dtype = _counted_in(indices.dtype, extent)
     at = indices if dtype is indices.dtype else astype(indices, dtype)
     if mode == "wrap":
-        return remainder(at, _size(extent, dtype)), "promise"
+        return remainder(at, _size(extent, dtype))
     first = at if dtype is dtypes.uint64 else maximum(at, 0)
-    return minimum(first, _size(add(extent, -1), dtype)), "promise"
+    return minimum(first, _size(add(extent, -1), dtype))
 
 
 def _counted_in(dtype: DType, extent: Expr) -> DType:

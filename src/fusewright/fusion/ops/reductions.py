@@ -128,8 +128,9 @@ def _mean_of(op: str, x: Array, axis: Axes, keepdims: bool) -> Array:
 
 def mean(x: Array, /, axis: Axes = None, *, keepdims: bool = False) -> Array:
     """The mean over axes, computed in the compute dtype and rounded to x's; NaN over nothing.
-    Integers give float32."""
+    Integers give float32; so do bools, of which it is the share that is True."""
     x = check_array("mean", x)
+    x = astype(x, dtypes.float32) if x.dtype.kind == "bool" else x
     dtype = _result_dtype("mean", x, of_complex=True)
     return astype(_mean_of("mean", astype(x, dtype.compute), axis, keepdims), dtype)
 

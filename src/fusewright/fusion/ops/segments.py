@@ -30,7 +30,7 @@ from fusewright.fusion.ops.elementwise import (
     minimum,
     where,
 )
-from fusewright.fusion.ops.gather import signed_indices, take
+from fusewright.fusion.ops.gather import brought_inside, check_mode, signed_indices, take
 from fusewright.fusion.ops.manipulation import expand_dims, reshape
 from fusewright.fusion.ops.ordering import bisected, check_size, searchsorted, sorted_pairs
 from fusewright.fusion.ops.reductions import max, min, sum
@@ -44,23 +44,32 @@ BLOCK = 16
 level, of which there are few."""
 
 
-def segment_sum(values: Array, ids: Array, num_segments: IntLike) -> Array:
-    """For each number below `num_segments` the sum of the rows of `values` that have it in `ids`,
-    in values' dtype; 0 for none. Numbers outside are left out. The same bits in every run.
+MODES = ("drop", "clip", "wrap")
+"""What becomes of rows whose number is outside: JAX's words."""
 
-    Raises UserError where ids are not integers or do not have the leading axes of values.
+
+def segment_sum(values: Array, ids: Array, num_segments: IntLike, *, mode: str = "drop") -> Array:
+    """For each number below `num_segments` the sum of the rows of `values` that have it in `ids`,
+    in values' dtype; 0 for none. A number outside, negative or too large, is left out in mode
+    "drop", counts as the nearest in mode "clip", and counts around in mode "wrap". The same bits in
+    every run.
+
+    Raises UserError where ids are not integers or do not have the leading axes of values, and for
+    another mode.
     """
     op = "segment_sum"
     values = check_array(op, values)
     check_category(op, values.dtype, "numeric")
     count = build.extent(op, "num_segments", num_segments)
-    return _summed(op, values, _ids(op, values, ids), count)
+    return _summed(op, values, _by_mode(op, _ids(op, values, ids), count, mode), count)
 
 
-def scatter_add(dest: Array, index: Array, values: Array) -> Array:
+def scatter_add(dest: Array, index: Array, values: Array, *, mode: str = "drop") -> Array:
     """dest with the rows of `values` added at the rows that `index` names, each as often as it is
-    named. Negative indices count from the end; those outside add nothing. dest's dtype, rounded
-    once; the same bits in every run. Raises as `segment_sum`, and where the rows differ."""
+    named. Negative indices count from the end, but for mode "clip"; those outside add nothing in
+    mode "drop", add to the nearest row in mode "clip", and count around in mode "wrap". dest's
+    dtype, rounded once; the same bits in every run. Raises as `segment_sum`, and where the rows
+    differ."""
     op = "scatter_add"
     dest, values = check_array(op, dest), check_array(op, values)
     if not dest.ndim:
@@ -76,7 +85,9 @@ def scatter_add(dest: Array, index: Array, values: Array) -> Array:
             f"{at.ndim} axes they must have those of a row of dest, {build.shape_text(row)}"
         )
     rows = dest.tensor.shape[0]
-    at = where(at < 0, at + Array(build.size(rows, at.dtype)), at)
+    at = _by_mode(op, at, rows, mode)
+    if mode == "drop":
+        at = where(at < 0, at + Array(build.size(rows, at.dtype)), at)
     added = _summed(op, astype(values, dest.dtype.compute), at, rows)
     return astype(astype(dest, dest.dtype.compute) + added, dest.dtype)
 
@@ -89,7 +100,16 @@ def _ids(op: str, values: Array, ids: Array) -> Array:
             f"{op}: the indices have shape {build.shape_text(at.tensor.shape)}, the values "
             f"{build.shape_text(values.tensor.shape)}: every row of values needs one"
         )
-    return signed_indices(at)
+    return at
+
+
+def _by_mode(op: str, at: Array, count: IntLike, mode: str) -> Array:
+    """The numbers that are counted, signed; where no number is inside, "clip" and "wrap" leave out
+    all."""
+    check_mode(op, mode, None, MODES)
+    extent = as_expr(count)
+    is_dropped = mode == "drop" or constant_value(extent) == 0
+    return signed_indices(at if is_dropped else brought_inside(at, extent, mode))
 
 
 # --- sums ---------------------------------------------------------------------------------------
@@ -196,11 +216,13 @@ def bincount(
     minlength: int = 0,
     *,
     length: int | None = None,
+    mode: str = "drop",
 ) -> Array:
     """How often each number below `length` is in x, as int64, or the sum of the `weights` of its
-    elements; negative numbers and those from `length` on are left out. Without a length it is one
-    above the largest number, at least `minlength`: of known data only. Raises UserError unless x
-    has rank 1, and for a length below `minlength`."""
+    elements; `mode` says of negative numbers and of those from `length` on what it says in
+    `segment_sum`. Without a length it is one above the largest number, at least `minlength`: of
+    known data only. Raises UserError unless x has rank 1, for a length below `minlength`, and for
+    another mode."""
     op = "bincount"
     x = check_array(op, x)
     check_category(op, x.dtype, "integer")
@@ -211,7 +233,7 @@ def bincount(
         length = builtins.max(least, _known_length(op, x))
     elif build.integer(op, "length", length) < builtins.max(least, 0):
         raise UserError(f"{op}: length={length} is below minlength={least} or 0")
-    at = signed_indices(x)
+    at = _by_mode(op, x, length, mode)
     if weights is not None:
         return _summed(op, _weights(op, x, weights), at, length)
     return _counted(op, at, length)

@@ -271,7 +271,7 @@ class _MappedValues:
         taken = build.value(
             (*t.shape[: op.axis], *own.shape, *x.shape[op.axis + 2 :]),
             t.dtype,
-            dataclasses.replace(op, operands=(flat, at.tensor)),
+            dataclasses.replace(op, operands=(flat, at.tensor), merged=op.merged or (op.axis,)),
         )
         return moveaxis(Array(taken), op.axis, 0).tensor
 
