@@ -157,6 +157,6 @@ _OTHERS: dict[str, tuple[str, str, dict[str, Any], Any]] = {
 }
 
 MODELS: tuple[Architecture, ...] = (
-    *(_model(k, *v, text, generates=True) for k, v in _TEXTS.items()),
+    *(_model(k, *v, text, generates=k != "recurrent-gemma") for k, v in _TEXTS.items()),
     *(_model(k, *v, generates=False) for k, v in _OTHERS.items()),
 )
