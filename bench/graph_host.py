@@ -10,8 +10,9 @@ thread around batches of calls of the graph's function on the tensors that torch
 of several batches. Beside it the same graph as torch writes its calls out, node by node, and the
 operators that are left to torch, called one after the other on the same tensors as overloads of
 `torch.ops`, with and without views. What the graph takes beyond those that compute is ours.
-Last, what the function itself calls, of each kind alone: launches, allocations (each with its
-release), views, and operators of torch by the functions that it takes for them.
+Last, what the function itself calls, of each kind alone: launches, what writes their parameters,
+allocations (each with its release), views, and operators of torch by the functions that it takes
+for them.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ Calls = Sequence[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]
 
 ASKED = (
     "active", "config", "current_device", "is_grad_enabled", "modes", "otherwise", "changed",
-    "stream_of", "call",
+    "stream_of", "call", "steps",
 )  # fmt: skip
 """Functions of a graph's function that compute nothing."""
+KINDS = ("launches", "parameters", "allocations", "views", "operators")
 ROUNDS = 15
 LAYERS, WIDTH, HEADS, LENGTH = 8, 64, 4, 8
 WORDS = 1024
@@ -181,7 +183,7 @@ def pieces(one: Seen) -> tuple[dict[str, Calls], list[Any]]:
         return {}, []
     function: Any = written.call
     names: dict[str, Any] = function.__globals__
-    found: dict[str, Calls] = {k: [] for k in ("launches", "allocations", "views", "operators")}
+    found: dict[str, Calls] = {k: [] for k in KINDS}
     kept: list[Any] = []
 
     def noting(calls: list[Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,8 +208,8 @@ def pieces(one: Seen) -> tuple[dict[str, Calls], list[Any]]:
 
 def _kind(name: str) -> str | None:
     """What a global name of a graph's function stands for; None for what it asks."""
-    if name.startswith("launch_"):
-        return "launches"
+    if name.startswith(("launch_", "pack_")):
+        return {"launch": "launches", "pack": "parameters"}[name.split("_")[0]]
     if name in ("empty", "reinterpret"):
         return {"empty": "allocations", "reinterpret": "views"}[name]
     asked = name in ASKED or name.startswith(("call_", "after_", "__"))

@@ -276,6 +276,37 @@ def test_a_form_is_scheduled_until_it_takes_too_long() -> None:
     assert len(decisions.made) < 2
 
 
+class Timed(forms._Clock):
+    """A clock that is told the least time of each form and its time, and notes what it asks."""
+
+    def __init__(self, times: dict[forms.Form, tuple[float, float]]) -> None:
+        super().__init__(TARGET, Decisions())
+        self.times = times
+        self.scheduled: list[float] = []
+
+    def least_rank(self, form: forms.Form) -> float:
+        return self.times[form][0]
+
+    def rank(self, form: forms.Form) -> float:
+        return self.times[form][1]
+
+    def is_within(self, form: forms.Form, limit: float) -> bool:
+        least, us = self.times[form]
+        if least <= limit:
+            self.scheduled.append(us)
+        return us <= limit
+
+
+def test_forms_that_may_take_the_least_are_scheduled_first() -> None:
+    """The rest need not be then; what is taken does not depend on it."""
+    one = chosen_form(fw.trace(lambda x: x + 1, S((64, 64), "float32")), TARGET)
+    many = [dataclasses.replace(one) for _ in range(5)]
+    times = [(20.0, 21.0), (12.0, 30.0), (10.0, 11.2), (8.0, 11.0), (20.0, 20.0)]
+    clock = Timed(dict(zip(many, times, strict=True)))
+    assert forms._best(many, clock) is many[2]
+    assert clock.scheduled == [11.0, 11.2]
+
+
 @pytest.mark.parametrize("fn", [*MOVED, lambda x: x.T + 1])
 def test_no_launch_is_predicted_to_take_less_than_its_bytes(fn: Any) -> None:
     fusion = fw.trace(fn, S((4000, 1111), "bfloat16"))

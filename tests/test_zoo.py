@@ -74,11 +74,14 @@ def test_outcomes_are_kept_with_four_digits() -> None:
     assert entry["milliseconds"] == {"eager": 1.235} and entry["kernels"] == {"eager": 12345}
 
 
+@pytest.mark.parametrize(
+    ("batch", "tokens"), [(2, 5), pytest.param(16, 24, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
-def test_generation_compiles_once_for_all_tokens(cache: str) -> None:
+def test_generation_compiles_once_for_all_tokens(cache: str, batch: int, tokens: int) -> None:
     pytest.importorskip("transformers")
     (llama,) = (a for a in architectures("llama") if a.generates)
-    case = generation.Case("llama", 2, cache, "cpu", torch.float32, prompt=7, tokens=5)
+    case = generation.Case("llama", batch, cache, "cpu", torch.float32, prompt=7, tokens=tokens)
     out = generation.measure(llama, case, ("eager", "fusewright"))
     assert out.failures == {} and out.same == {"eager": 1.0, "fusewright": 1.0}
     assert out.late == {"eager": 0, "fusewright": 0}

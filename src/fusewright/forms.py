@@ -177,13 +177,16 @@ def chosen_form(
 def _best(forms: Sequence[Form], clock: _Clock) -> Form:
     """The first of the fewest kernels among those whose times the model does not tell apart from
     the least. A form that takes longer by its bytes alone is not scheduled, nor is the rest of one
-    that does so with what is scheduled of it."""
-    least, rated = math.inf, list[Form]()
-    for f in forms:
+    that does so with what is scheduled of it: so those that may take the least are looked at first.
+    """
+    if len(forms) == 1:
+        return forms[0]
+    least, rated = math.inf, set[Form]()
+    for f in sorted(forms, key=clock.least_rank):
         if clock.is_within(f, NEAR * least):
             least = min(least, clock.rank(f))
-            rated.append(f)
-    near = [f for f in rated if clock.rank(f) <= NEAR * least]
+            rated.add(f)
+    near = [f for f in forms if f in rated and clock.rank(f) <= NEAR * least]
     return min(near, key=lambda f: len(f.formation.groups))
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,10 +105,12 @@ def test_a_graph_is_one_function(machine: Machine) -> None:
     called = steady(machine, mixed, *tensors())
     assert_same(called, mixed, *tensors())
     lines = [line.strip() for line in machine.text.splitlines()]
-    assert [line for line in lines if line.startswith(("launch", "mm ="))] == [
-        "launch_fused_0(arg0_1_at, fused_0_0.data_ptr(), stream)",
+    assert [line for line in lines if line.startswith(("pack", "status", "mm ="))] == [
+        "pack_fused_0(buffer_fused_0, 0, arg0_1_at, fused_0_0.data_ptr())",
+        "status = launch_fused_0(config0_fused_0, kernel0_fused_0, table0_fused_0, 0)",
         "mm = mm_0(fused_0_0, arg1_1)",
-        "launch_fused_1(mm_at, t.data_ptr(), stream)",
+        "pack_fused_1(buffer_fused_1, 0, mm_at, t.data_ptr())",
+        "status = launch_fused_1(config0_fused_1, kernel0_fused_1, table0_fused_1, 0)",
     ]
 
 
@@ -374,6 +377,48 @@ def test_a_thread_has_a_first_call_of_its_own(machine: Machine) -> None:
     torch.testing.assert_close([a for a, _ in found], [b for _, b in found])
     assert machine.gpu.calls["cuCtxGetCurrent"] > 0 and machine.failures == []
     assert_same(called, mixed, *tensors())
+
+
+def test_one_thread_at_a_time_is_inside(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    steady(machine, mixed, *tensors())
+    call = machine.reports[0].call
+    assert call is not None
+    names = call.run.__globals__  # type: ignore[attr-defined]
+    nodes: list[int] = []
+    forward = call._module.forward
+    monkeypatch.setattr(call._module, "forward", lambda boxed: nodes.append(1) or forward(boxed))
+
+    def checked() -> int:
+        """Calls of the graph node by node that one call took."""
+        nodes.clear()
+        x, w = tensors()
+        with torch.no_grad():
+            torch.testing.assert_close(call.run([x, w])[0], mixed(x, w))
+        return len(nodes)
+
+    product = names["mm_0"]
+    with ThreadPoolExecutor(1) as other:
+        assert [other.submit(checked).result() for _ in range(2)] == [1, 0]
+        inside: list[int] = []
+
+        def interrupted(*args: Any) -> Any:
+            names["mm_0"] = product
+            inside.append(other.submit(checked).result())
+            return product(*args)
+
+        names["mm_0"] = interrupted
+        checked()
+        assert inside == [1] and checked() == 0 and other.submit(checked).result() == 0
+
+    def refused(*_: Any) -> Any:
+        raise RuntimeError("no product")
+
+    names["mm_0"] = refused
+    with pytest.raises(RuntimeError, match="no product"):
+        checked()
+    names["mm_0"] = product
+    assert checked() == 0
+    assert len({id(v) for k, v in names.items() if k.startswith("buffer")}) == 2
 
 
 def test_the_function_asks_what_regions_would_ask(machine: Machine) -> None:

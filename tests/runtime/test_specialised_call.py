@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from fusewright.runtime.specialised_call import address_writer, launcher, steady_call
+from fusewright.runtime.specialised_call import address_writer, launch_lines, steady_call
 
 
 class Tensor:
@@ -91,16 +91,19 @@ class Launches:
     def check_launch(self, k: int, status: tuple[int, ...]) -> None:
         self.refused.append((k, status))
 
-    def enqueue(self, lock: threading.Lock) -> Callable[..., None]:
-        make = launcher(2, (1, 0, 1), (False, True, False), 2)
-        pack = struct.Struct("=3Q").pack_into
-        given = (self, lock, self.buffer, pack, self.launch, 32)
-        return make(*given, "first", 7, 70, "second", 8, 80)
+    def enqueue(self) -> Callable[..., None]:
+        names: dict[str, Any] = {"own_plan": self, "own_buffer": self.buffer}
+        names |= {"own_pack": struct.Struct("=3Q").pack_into, "own_launch": self.launch}
+        names |= {"own_config0": "first", "own_kernel0": 7, "own_table0": 70}
+        names |= {"own_config1": "second", "own_kernel1": 8, "own_table1": 80}
+        lines = launch_lines(2, ["b", "a + 32", "b"], lambda word: f"own_{word}", "on")
+        exec("\n".join(["def enqueue(a, b, on):", *(f"  {x}" for x in lines)]), names)
+        return names["enqueue"]
 
 
-def test_a_launcher_writes_slots_and_launches_in_order_under_the_lock() -> None:
-    plan, lock = Launches(), threading.Lock()
-    enqueue = plan.enqueue(lock)
+def test_lines_of_launches_write_slots_and_launches_in_order() -> None:
+    plan = Launches()
+    enqueue = plan.enqueue()
     enqueue(100, 200, 5)
     enqueue(1, 2, 5)
     assert plan.launched == [
@@ -109,19 +112,15 @@ def test_a_launcher_writes_slots_and_launches_in_order_under_the_lock() -> None:
         ("first", 7, 70, 0, 5, 2, 33, 2),
         ("second", 8, 80, 0, 5, 2, 33, 2),
     ]
-    assert plan.refused == [] and not lock.locked()
+    assert plan.refused == []
 
 
-def test_a_launcher_says_which_launch_was_refused() -> None:
-    plan, lock = Launches(700), threading.Lock()
-    plan.enqueue(lock)(100, 200, 5)
+def test_lines_of_launches_say_which_launch_was_refused() -> None:
+    plan = Launches(700)
+    plan.enqueue()(100, 200, 5)
     assert plan.refused == [(0, (700,)), (1, (700,))]
-    with pytest.raises(TypeError, match="positional argument"):
-        plan.enqueue(lock)(100, 5)
-    assert not lock.locked()
 
 
 def test_texts_are_made_once_per_number_of_arrays() -> None:
     assert steady_call(3, 1, 1, False) is steady_call(3, 1, 1, False)
     assert address_writer((0, 1)) is address_writer((0, 1))
-    assert launcher(1, (0,), (True,), 1) is launcher(1, (0,), (True,), 1)

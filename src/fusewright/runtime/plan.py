@@ -36,7 +36,7 @@ from fusewright.runtime.launch import (
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
 from fusewright.runtime.region_graphs import MAX_NODES, Recorder, RegionGraphs
-from fusewright.runtime.specialised_call import address_writer, launcher
+from fusewright.runtime.specialised_call import address_writer
 from fusewright.runtime.state import States
 from fusewright.runtime.tensor_maps import encoded, shape_of
 from fusewright.target import TENSOR_MAP_NBYTES
@@ -72,6 +72,23 @@ class _PreparedRegion:
     number: int
     run: RegionRun
     slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLaunches:
+    """Launches that are all there is to a plan, one after the other."""
+
+    plan: CallPlan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpelledLaunches:
+    """So many launches for `specialised_call.launch_lines`: the root that each slot of an address
+    lies in, the bytes behind its begin, and what the lines name."""
+
+    count: int
+    slots: tuple[tuple[int, int], ...]
+    named: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,10 +401,10 @@ class CallPlan:
             if self._ranges is not None:
                 self._ranges.pop()
 
-    def steady(self, device: int, roots: int, *, graph: bool) -> Callable[..., None]:
-        """A function of the addresses of so many roots and a stream that does what `enqueue` does
-        on a device that calls were made on before: written out where the launches are all there
-        is to it. `graph`: as long as nobody captures."""
+    def steady(self, device: int, *, graph: bool) -> PlainLaunches | Callable[..., None]:
+        """What `enqueue` does on a device that calls were made on before: launches, where these are
+        all there is to it, or a function of the addresses of all roots and a stream. `graph`: as
+        long as nobody captures."""
         t = self._template
         plain = self._states is None and self._ranges is None and not self._order
         plain = plain and device in self._prepared_for
@@ -401,12 +418,20 @@ class CallPlan:
                 self.enqueue(addresses, stream, device, graph=replayed)
 
             return enqueue
-        moved = tuple(map(bool, self._offsets))
-        make = launcher(roots, t.roots, moved, len(self.launches))
-        known = (v for x in self.launches for v in (x.config, x.kernel.handle, x.address))
-        offsets = (o for o in self._offsets if o)
-        launch = self._api.cuLaunchKernelEx
-        return make(self, self._lock, self._buffer, t.pack, launch, *offsets, *known)
+        return PlainLaunches(self)
+
+    def spelled(self) -> SpelledLaunches:
+        """The launches as a function may spell them, with a buffer and configurations of their
+        own, on a device that calls were made on before."""
+        t = self._template
+        own = CallPlan(t, self._values)
+        named: dict[str, Any] = {"plan": own, "buffer": own._buffer, "pack": t.pack}
+        named |= {"launch": self._api.cuLaunchKernelEx}
+        for k, x in enumerate(own.launches):
+            named |= {f"config{k}": x.config, f"kernel{k}": x.kernel.handle, f"table{k}": x.address}
+        return SpelledLaunches(
+            len(own.launches), tuple(zip(t.roots, own._offsets, strict=True)), named
+        )
 
     def _replayed(self, device: int) -> Callable[..., None]:
         """`steady` by graphs of its own. Calls in one place mostly have addresses that were there

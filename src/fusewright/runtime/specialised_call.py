@@ -86,42 +86,30 @@ def address_writer(roots: tuple[int, ...]) -> Callable[..., Callable[[Sequence[i
     )
 
 
-@lru_cache(MAX_TEXTS)
-def launcher(
-    count: int, roots: tuple[int, ...], is_moved: tuple[bool, ...], launches: int
-) -> Callable[..., Any]:
-    """The `bind` of a function that writes the addresses of `count` roots, as `address_writer`
-    does, and launches so many kernels one after the other. A slot that begins where its root does,
-    as `is_moved` says, has no offset. For two roots, one slot in each, and one launch:
+def launch_lines(
+    launches: int, slots: Sequence[str], name: Callable[[str], str], stream: str
+) -> list[str]:
+    """The lines that write the addresses `slots` and launch so many kernels one after the other,
+    for a function whose name for what they read is `name` of it. For two slots and one launch:
 
-        def bind(plan, lock, buffer, pack, launch, o1, config0, kernel0, table0):
-          def enqueue(a0, a1, stream):
-            with lock:
-              pack(buffer, 0, a0, a1 + o1)
-              if stream != plan.stream: plan.move_to(stream)
-              status = launch(config0, kernel0, table0, 0)
-              if status[0]: plan.check_launch(0, status)
-          return enqueue
-    """
-    given = [f"a{k}" for k in range(count)]
-    offsets = [f"o{k}" for k, moved in enumerate(is_moved) if moved]
-    slots = [
-        f"a{r} + o{k}" if moved else f"a{r}"
-        for k, (r, moved) in enumerate(zip(roots, is_moved, strict=True))
-    ]
-    known = [f"config{k}, kernel{k}, table{k}" for k in range(launches)]
-    first = ["plan", "lock", "buffer", "pack", "launch", *offsets, *known]
+        pack(buffer, 0, x_at, x_at + 64)
+        if stream != plan.stream: plan.move_to(stream)
+        status = launch(config0, kernel0, table0, 0)
+        if status[0]: plan.check_launch(0, status)
+
+    `pack` is the `pack_into` of a `struct.Struct`. Nobody else may write the buffer meanwhile. The
+    lines stand in the caller's text because a call of a function with so many addresses takes
+    longer than to write them."""
+    plan, status = name("plan"), name("status")
     lines = [
-        f"def bind({', '.join(first)}):",
-        f"  def enqueue({', '.join([*given, 'stream'])}):",
-        "    with lock:",
-        f"      pack({', '.join(['buffer', '0', *slots])})",
-        "      if stream != plan.stream: plan.move_to(stream)",
+        f"{name('pack')}({', '.join([name('buffer'), '0', *slots])})",
+        f"if {stream} != {plan}.stream: {plan}.move_to({stream})",
     ]
     for k in range(launches):
-        lines.append(f"      status = launch(config{k}, kernel{k}, table{k}, 0)")
-        lines.append(f"      if status[0]: plan.check_launch({k}, status)")
-    return _defined([*lines, "  return enqueue"])
+        known = ", ".join(name(f"{what}{k}") for what in ("config", "kernel", "table"))
+        lines.append(f"{status} = {name('launch')}({known}, 0)")
+        lines.append(f"if {status}[0]: {plan}.check_launch({k}, {status})")
+    return lines
 
 
 def _defined(lines: Sequence[str]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from fusewright.runtime.device import adopt, current
 from fusewright.runtime.executor import MAX_PLANS, Executor
 from fusewright.runtime.libraries import Torch
 from fusewright.runtime.overwriting import Overwriting
-from fusewright.runtime.plan import CallPlan
+from fusewright.runtime.plan import CallPlan, PlainLaunches
 from fusewright.runtime.specialised_call import Allocator, Steady, steady_call
 from fusewright.runtime.workspace import check_address, check_apart, check_room
 
@@ -248,9 +248,9 @@ class Steps:
     `made`: shape, strides and dtype of each new result by its number; `held`: which argument every
     other result is; `scratch`: of a tensor that is needed meanwhile. `low`: of the address of each
     argument, the bits that every call has. `launch` takes the addresses of arguments, new results
-    and scratch, and a stream. The rest is what every call asks first: `config` is active, `device`
-    is torch's current one, `ready` is an attribute of `threads`; where `requires_grad`, nobody
-    records gradients."""
+    and scratch, and a stream, or is written out with these. The rest is what every call asks first:
+    `config` is active, `device` is torch's current one, `ready` is an attribute of `threads`; where
+    `requires_grad`, nobody records gradients."""
 
     config: Config
     device: int
@@ -260,7 +260,7 @@ class Steps:
     made: Mapping[int, tuple[Any, Any, Any]]
     held: Mapping[int, int]
     scratch: tuple[tuple[Any, Any, Any], ...]
-    launch: Callable[..., None]
+    launch: PlainLaunches | Callable[..., None]
 
 
 class TorchCall:
@@ -400,7 +400,6 @@ class TorchCall:
     def steps(self) -> Steps:
         """What a call that has been run is made of, as long as it `is_alike`."""
         news = dict(zip(self._own, (self._results[k] for k in self._own), strict=True))
-        roots = self._count + len(news) + len(self._scratch)
         return Steps(
             self._config,
             self._index,
@@ -410,7 +409,7 @@ class TorchCall:
             news,
             {k: h for k, h in enumerate(self._executor.holders) if h is not None},
             tuple(self._scratch),
-            self._plan.steady(self._index, roots, graph=self._graph),
+            self._plan.steady(self._index, graph=self._graph),
         )
 
     def _elsewhere(

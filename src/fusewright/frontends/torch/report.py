@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fusewright.frontends.torch.calls import is_getitem, is_view
 from fusewright.frontends.torch.graph_call import GraphCall
+from fusewright.frontends.torch.model_page import model_page
+from fusewright.frontends.torch.model_times import PartTime, part_times
 from fusewright.frontends.torch.region import FusedRegion
+from fusewright.target import Target, target_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,11 @@ def _short(node: Any) -> str:
     return str(node.target).removeprefix("aten.").removesuffix(".default")
 
 
+def _times(graph: GraphReport, target: Target) -> list[PartTime]:
+    left = {n: why for n, why in graph.reasons.items() if not is_free(n)}
+    return part_times([r.part for r in graph.regions], left, target)
+
+
 @dataclass(slots=True)
 class TorchReport:
     """The graphs of a model, in the order in which they were compiled."""
@@ -86,6 +95,23 @@ class TorchReport:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.graphs)) or "nothing was compiled"
+
+    def times(self, target: str) -> list[tuple[str, list[PartTime]]]:
+        """Where the time of each graph would go on a target such as "sm_90a", the dearest calls
+        first. Compiles every different region for it. Raises UserError for a target that is not
+        known."""
+        return [
+            (g.name, _times(g, target_of(target)))
+            for graph in self.graphs
+            for g in graph.everything
+        ]
+
+    def to_html(self, path: str | Path, target: str = "sm_90a") -> Path:
+        """Writes one self-contained page that says where the time of the model would go on a
+        target; the path written. Raises UserError for a target that is not known."""
+        page = model_page(self.times(target), target, str(self))
+        Path(path).write_text(page, encoding="utf-8")
+        return Path(path)
 
     @property
     def regions(self) -> Sequence[FusedRegion]:

@@ -1,8 +1,14 @@
 """A graph as one generated function: regions, torch's operators, allocations, frees.
 
 def call(boxed):
-  if active() is not config or current_device() != 0 or ..:
+  if active() is not config or current_device() != 0 or .. or not free.acquire(False):
     return otherwise(boxed)
+  try:
+    return steps(boxed)
+  finally:
+    free.release()
+
+def steps(boxed):
   [x, w] = boxed
   boxed.clear()
   stream = stream_of(0)
@@ -13,18 +19,23 @@ def call(boxed):
   else:
     try:
       y = empty((4, 8), (8, 1), float32)
-      launch_fused_0(x_at, y.data_ptr(), stream)
+      pack_fused_0(buffer_fused_0, 0, x_at, y.data_ptr())
+      if stream != plan_fused_0.stream: plan_fused_0.move_to(stream)
+      status = launch_fused_0(config0_fused_0, kernel0_fused_0, table0_fused_0, 0)
+      if status[0]: plan_fused_0.check_launch(0, status)
     except Exception as error:
       [y] = after_fused_0(error, x)
   del x
   z = mm(y, w)
   return (z,)
 
-What holds for all regions is asked once. Views that only kernels read are addresses, those that
-plain operators read are made by `reinterpret`, but for the first one of a region's result, as which
-the result is allocated (frontends/torch/lying). A result is made in the memory of one that nobody
-reads any more (frontends/torch/reuse), `z = y if is_own else empty(..)`, as long as kernels have
-made all results of the call: what torch computes instead may show memory of others.
+What holds for all regions is asked once, and that no other thread is inside: the buffers that
+launches read their parameters from belong to the function. Views that only kernels read are
+addresses, those that plain operators read are made by `reinterpret`, but for the first one of a
+region's result, as which the result is allocated (frontends/torch/lying). A result is made in the
+memory of one that nobody reads any more (frontends/torch/reuse), `z = y if is_own else empty(..)`,
+as long as kernels have made all results of the call: what torch computes instead may show memory of
+others.
 """
 
 from __future__ import annotations
@@ -43,6 +54,9 @@ from fusewright.frontends.torch.region import FusedRegion
 from fusewright.frontends.torch.reuse import Result, reused
 from fusewright.runtime.arrays import Device
 from fusewright.runtime.config import active
+from fusewright.runtime.locks import fork_safe_lock
+from fusewright.runtime.plan import PlainLaunches, SpelledLaunches
+from fusewright.runtime.specialised_call import launch_lines
 from fusewright.runtime.torch_calls import VECTOR_MASK, Steps, torch_api
 
 After = Callable[[FusedRegion], Callable[..., Sequence[Any]]]
@@ -50,7 +64,8 @@ After = Callable[[FusedRegion], Callable[..., Sequence[Any]]]
 _SAFE = ("aten", "prims")
 """Operators that change no stream."""
 _OWN = (
-    "call", "boxed", "stream", "scratch", "is_own", "error", "_", "hasattr", "Exception", "slice",
+    "call", "steps", "boxed", "stream", "scratch", "is_own", "error", "status", "_", "hasattr",
+    "Exception", "slice",
 )  # fmt: skip
 """The names of the text itself."""
 
@@ -84,7 +99,8 @@ def written(
 ) -> WrittenGraph | None:
     """The function of a graph in which regions are bound; None where none is. `found`: how tensors
     lay in a call; `after` makes what runs where kernels fail, `otherwise` runs the graph where
-    they are not asked, such as in a thread that has no mark `ready` in `threads`."""
+    they are not asked, such as in a thread that has no mark `ready` in `threads`, or while another
+    one is inside of the function."""
     regions = _regions(module.graph, found)
     if not regions:
         return None
@@ -96,6 +112,7 @@ def written(
         "current_device": api.current_device,
         "empty": api.empty_on_current or api.allocator(Device("cuda", first.device)),
         "forward_ad": api.forward_ad,
+        "free": fork_safe_lock(),
         "is_grad_enabled": api.is_grad_enabled,
         "modes": api.modes,
         "otherwise": otherwise,
@@ -162,6 +179,8 @@ class _Text:
         lying = {n: self._lying(n, steps) for n, steps in regions.items()}
         self._reused = reused(self._graph, found, lying, _keeps_stream)
         """The results that are made in the memory of others."""
+        self._spelled: dict[PlainLaunches, SpelledLaunches] = {}
+        """Launches by plans that the function has for itself; equal regions share one."""
         self._names_of: dict[Result, str] = {}
         """The names of results so far."""
 
@@ -180,9 +199,20 @@ class _Text:
         ]
         if asks_gradients:
             asked.append("is_grad_enabled()")
-        lines = [f"if {' or '.join(asked)}:", "  return otherwise(boxed)"]
-        lines += _freeing([first, _NodeLines([f"stream = stream_of({device})"]), *blocks])
-        return "\n".join(["def call(boxed):", *(f"  {line}" for line in lines), ""])
+        asked.append("not free.acquire(False)")
+        lines = [
+            "def call(boxed):",
+            f"  if {' or '.join(asked)}:",
+            "    return otherwise(boxed)",
+            "  try:",
+            "    return steps(boxed)",
+            "  finally:",
+            "    free.release()",
+            "",
+            "def steps(boxed):",
+        ]
+        steps = _freeing([first, _NodeLines([f"stream = stream_of({device})"]), *blocks])
+        return "\n".join([*lines, *(f"  {line}" for line in steps), ""])
 
     def _find_places(self, found: Mapping[Any, Lying]) -> None:
         is_region = self._regions.__contains__
@@ -415,14 +445,35 @@ class _Text:
         for t in steps.scratch:
             lines.append(f"scratch = {self._empty(*t)}")
             where.append("scratch.data_ptr()")
-        launch = self._constant(f"launch_{n.target.__name__}", steps.launch)
-        lines.append(f"{launch}({', '.join([*where, 'stream'])})")
+        lines += self._launched(n.target.__name__, steps.launch, where)
         if steps.scratch:
             lines.append("del scratch")
         if steps.held:
             held = [self._local[n.args[h]] for h in steps.held.values()]
             lines.append(f"changed([{', '.join(held)}])")
         return lines
+
+    def _launched(self, region: str, launch: Any, where: Sequence[str]) -> list[str]:
+        """The launches of a region, given the addresses of its roots."""
+        if not isinstance(launch, PlainLaunches):
+            called = self._constant(f"launch_{region}", launch)
+            return [f"{called}({', '.join([*where, 'stream'])})"]
+        if launch not in self._spelled:
+            self._spelled[launch] = launch.plan.spelled()
+        spelled = self._spelled[launch]
+        lines: list[str] = []
+        places = list(where)
+        for k, place in enumerate(places):
+            if place.endswith(")") and sum(root == k for root, _ in spelled.slots) > 1:
+                places[k] = self._unused("place")
+                lines.append(f"{places[k]} = {place}")
+        slots = [_plus(places[root], nbytes) for root, nbytes in spelled.slots]
+
+        def name(word: str) -> str:
+            known = spelled.named.get(word)
+            return word if known is None else self._constant(f"{word}_{region}", known)
+
+        return lines + launch_lines(spelled.count, slots, name, "stream")
 
     def _empty(self, shape: Any, strides: Any, dtype: Any) -> str:
         return f"empty({tuple(shape)!r}, {tuple(strides)!r}, {self._constant(_word(dtype), dtype)})"
