@@ -6,7 +6,6 @@ Works on every node alike, from the kinds of values in its fields. Unchanged in,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from operator import is_
 from typing import Any, TypeAlias, TypeVar
 
@@ -70,8 +69,8 @@ class Substitution:
         changed: dict[str, object] = {}
         names = symbolic_fields(type(node))
         for name, old in zip(names, values_of(node, names), strict=True):
-            new = _replacing(type(old))(self, old)
-            if new is not old:
+            replacing = _REPLACING[type(old)]
+            if replacing is not None and (new := replacing(self, old)) is not old:
                 changed[name] = new
         return with_fields(node, changed) if changed else node
 
@@ -131,13 +130,14 @@ class Substitution:
 
     def items(self, values: tuple[object, ...]) -> tuple[object, ...]:
         """The values with every symbol in them replaced."""
-        new = tuple([_replacing(type(v))(self, v) for v in values])
+        new = tuple([v if (f := _REPLACING[type(v)]) is None else f(self, v) for v in values])
         return values if all(map(is_, new, values)) else new
 
 
 _Replacing: TypeAlias = Callable[[Substitution, Any], object]
-_BY_KIND: tuple[tuple[type, _Replacing], ...] = (
-    (Int, lambda _, e: e),
+_BY_KIND: tuple[tuple[type, _Replacing | None], ...] = (
+    (Int, None),
+    (Truth, None),
     (Expr, Substitution.expr),
     (Cond, Substitution.condition),
     (Node, lambda s, n: s.node(n)),
@@ -148,17 +148,15 @@ _BY_KIND: tuple[tuple[type, _Replacing], ...] = (
 )
 
 
-@cache
-def _replacing(cls: type) -> _Replacing:
-    """What is done with the values of a class."""
-    for kind, replacing in _BY_KIND:
-        if issubclass(cls, kind):
-            return replacing
-    return _unchanged
+class _ByClass(dict[type, "_Replacing | None"]):
+    """What is done with the values of a class; None where they stay."""
+
+    def __missing__(self, cls: type) -> _Replacing | None:
+        self[cls] = next((f for kind, f in _BY_KIND if issubclass(cls, kind)), None)
+        return self[cls]
 
 
-def _unchanged(_: Substitution, value: object) -> object:
-    return value
+_REPLACING = _ByClass()
 
 
 def with_fresh_loops(body: Sequence[Statement], values: dict[Var, Expr]) -> Body:

@@ -18,11 +18,22 @@ from fusewright.kir.traits import RegisterUse
 
 N = TypeVar("N", bound=Node)
 
-KEPT = 1 << 13
+KEPT = 1 << 15
 """Nodes whose values are remembered: most pass through all passes, and are asked in each."""
 
 KEPT_ROOTS = 4
 """Kernels whose statements are kept by their class: those that one pass or check asks about."""
+
+
+class _HaveBodies(dict[type[Node], bool]):
+    """Whether nodes of a class have bodies, asked once a class: no call for each statement."""
+
+    def __missing__(self, cls: type[Node]) -> bool:
+        self[cls] = bool(body_fields(cls))
+        return self[cls]
+
+
+HAVE_BODIES = _HaveBodies()
 
 
 @cache
@@ -87,11 +98,20 @@ def walk_statements(node: Node) -> Iterator[Statement]:
     while open_:
         for s in open_[-1]:
             yield s
-            if body_fields(type(s)):
+            if HAVE_BODIES[type(s)]:
                 open_.append(chain.from_iterable(bodies_of(s)))
                 break
         else:
             open_.pop()
+
+
+def _list_statements(node: Node, out: list[Statement]) -> None:
+    """As `walk_statements`, where all are wanted."""
+    for body in bodies_of(node):
+        for s in body:
+            out += (s,)
+            if HAVE_BODIES[type(s)]:
+                _list_statements(s, out)
 
 
 S = TypeVar("S", bound=Statement)
@@ -100,11 +120,19 @@ S = TypeVar("S", bound=Statement)
 @lru_cache(maxsize=KEPT_ROOTS)
 def _by_class(node: Node) -> tuple[tuple[Statement, ...], dict[type[Statement], list[int]]]:
     """All statements below a node, and the positions of those of each class."""
-    listed = tuple(walk_statements(node))
+    listed: list[Statement] = []
+    _list_statements(node, listed)
     places: dict[type[Statement], list[int]] = {}
     for at, s in enumerate(listed):
-        places.setdefault(type(s), []).append(at)
-    return listed, places
+        if type(s) not in places:
+            places[type(s)] = []
+        places[type(s)] += (at,)
+    return tuple(listed), places
+
+
+def all_statements(node: Node) -> tuple[Statement, ...]:
+    """As `walk_statements`, found once for what several passes and checks ask about."""
+    return _by_class(node)[0]
 
 
 def with_inner(statement: Statement) -> Iterable[Statement]:
@@ -184,23 +212,23 @@ class _Gathering:
     def node(self, node: Node) -> None:
         """Gathers from the fields of a node."""
         if type(node) is Reg:
-            self.registers.append(node)
+            self.registers += (node,)
         self._fields(values_of(node, symbolic_fields(type(node))))
 
     def _fields(self, found: tuple[Any, ...]) -> None:
         for value in found:
-            match _kind(value.__class__):
+            match _KINDS[value.__class__]:
                 case _Kind.PLAIN:
-                    self.values.append(value)
+                    self.values += (value,)
                 case _Kind.BUFFER:
-                    self.values.append(value)
-                    self.buffers.append(value)
+                    self.values += (value,)
+                    self.buffers += (value,)
                 case _Kind.NODE:
                     self.node(value)
                 case _Kind.TUPLE:
                     self._fields(value)
                 case _Kind.SYMBOLIC:
-                    self.values.append(value)
+                    self.values += (value,)
                     self._expression(value)
                 case _Kind.STATEMENT:
                     pass
@@ -230,15 +258,20 @@ class _Kind(Enum):
     PLAIN = auto()
 
 
-@cache
-def _kind(cls: type) -> _Kind:
-    if issubclass(cls, Int | Truth):
-        return _Kind.PLAIN
-    kinds = (
-        (Statement, _Kind.STATEMENT), (Node, _Kind.NODE), (tuple, _Kind.TUPLE),
-        (Symbolic, _Kind.SYMBOLIC), (Buffer, _Kind.BUFFER),
-    )  # fmt: skip
-    return next((kind for base, kind in kinds if issubclass(cls, base)), _Kind.PLAIN)
+class _Kinds(dict[type, _Kind]):
+    """By class the kind of its values."""
+
+    def __missing__(self, cls: type) -> _Kind:
+        kinds = (
+            (Int, _Kind.PLAIN), (Truth, _Kind.PLAIN), (Statement, _Kind.STATEMENT),
+            (Node, _Kind.NODE), (tuple, _Kind.TUPLE), (Symbolic, _Kind.SYMBOLIC),
+            (Buffer, _Kind.BUFFER),
+        )  # fmt: skip
+        self[cls] = next((kind for base, kind in kinds if issubclass(cls, base)), _Kind.PLAIN)
+        return self[cls]
+
+
+_KINDS = _Kinds()
 
 
 @lru_cache(maxsize=KEPT)

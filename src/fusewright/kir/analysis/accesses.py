@@ -384,9 +384,12 @@ def _ends(
 ) -> Iterator[Access]:
     """The completions of an asynchronous access, one for each wait that has any."""
     waits: dict[int, list[tuple[Instance, Instance]]] = {}
+    ends = done.ends(access.use.completes)
     for instance in done.instances(access.order):
-        for wait in done.ends_of(instance, access.use.completes):
-            waits.setdefault(wait.order, []).append((instance, wait))
+        for wait in ends.get(instance, ()):
+            if wait.order not in waits:
+                waits[wait.order] = []
+            waits[wait.order].append((instance, wait))
     for order, pairs in waits.items():
         site = places[order]
         yield replace(

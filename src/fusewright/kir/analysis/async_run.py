@@ -6,9 +6,9 @@ agent: what it does is a row of events in time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 
@@ -41,8 +41,8 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.traits import Act, MbarrierUse, is_asynchronous
 
-T = TypeVar("T")
-
+_Values: TypeAlias = "list[int | None]"
+"""By iteration of the innermost loop around; None where it is not known."""
 Branch: TypeAlias = "tuple[Path, tuple[int, ...]] | Cond"
 """A branch that some threads may not take, in one iteration of the loops around it; of one that all
 threads of a block take alike the condition, so that what decides it decides others too."""
@@ -88,15 +88,6 @@ class Event:
     nbytes: int | None = None
 
 
-def changed_event(e: Event, changes: Changes) -> Iterator[Event]:
-    """The event after changes, if it is still one."""
-    new = changes.get(e.statement, e.statement)
-    if new is e.statement:
-        yield e
-    elif new is not None and takes_part(new):
-        yield replace(e, statement=new)
-
-
 def takes_part(s: Statement) -> bool:
     """Whether a statement has to do with what is asynchronous."""
     if isinstance(s, AsyncCommit | AsyncWait) or is_asynchronous(s):
@@ -107,22 +98,20 @@ def takes_part(s: Statement) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _At:
-    """Where the run is: the values of loop variables, of the innermost loop around all, the time
-    that iterations took before, branches, the role."""
+    """Where the run is: the values of loop variables, of the innermost loop around all, the
+    iteration `coords`, of which `outer` is that of all loops around but the innermost and `number`
+    that of the innermost, the time that iterations took before, branches, the role."""
 
     known: dict[Var, Array]
     loops: tuple[Path, ...] = ()
     coords: tuple[int, ...] = ()
+    outer: tuple[int, ...] = ()
+    number: int = 0
     innermost: tuple[Var, Array] | None = None
     passed: int = 0
     branches: frozenset[Branch] = frozenset()
     role: Role | None = None
     agent: Agent = None
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        """The iteration of all loops around but the innermost."""
-        return self.coords[:-1]
 
     @property
     def niterations(self) -> int:
@@ -137,16 +126,13 @@ class _At:
         v, values = self.innermost
         return {**self.known, v: values[:, None]}
 
-    def of_row(self, row: Sequence[T]) -> T:
-        """What is meant of a row of values, one for each iteration of the innermost loop."""
-        return row[self.coords[-1] if self.coords else 0]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Happens:
     """What is the same of all events of a statement: its textual order and when its first iteration
     runs, what it does at an mbarrier, whether it may be that no thread makes it, whether it waits
-    and no single thread does, and the threads of its role."""
+    and no single thread does, the threads of its role, and by iteration of all loops around but the
+    innermost the slots and the parities in that one."""
 
     order: int
     start: int
@@ -154,6 +140,7 @@ class _Happens:
     predicate: Cond | None
     waits_together: bool
     nthreads: int
+    steers: dict[tuple[int, ...], tuple[_Values, _Values]]
 
 
 _Step: TypeAlias = "tuple[int, Statement | None, Path, _Happens | None]"
@@ -196,9 +183,6 @@ class AsyncRun:
     _known: dict[Var, Array] = field(default_factory=dict[Var, Array])
     _held: dict[_Row, list[tuple[bool, bool]]] = field(
         default_factory=dict["_Row", "list[tuple[bool, bool]]"]
-    )
-    _values: dict[tuple[_Row, Expr], list[int | None]] = field(
-        default_factory=dict["tuple[_Row, Expr]", "list[int | None]"]
     )
 
     def __post_init__(self) -> None:
@@ -270,6 +254,7 @@ class AsyncRun:
             predicate=predicate,
             waits_together=s.issuing_thread() is None and s.waits_at() is not None,
             nthreads=len(threads_of(at.role, self.kernel)),
+            steers={},
         )
 
     def _planned(self, gap: Gap, at: _At, flow: _Flow) -> None:
@@ -292,8 +277,8 @@ class AsyncRun:
                 loops, span = (*at.loops, here), self.line.span[here]
                 for k, value in enumerate(values):
                     inner = _At(
-                        {**at.known, s.var: np.asarray(value)}, loops, (*at.coords, k),
-                        (s.var, values), at.passed + k * span, at.branches, at.role, at.agent,
+                        {**at.known, s.var: np.asarray(value)}, loops, (*at.coords, k), at.coords,
+                        k, (s.var, values), at.passed + k * span, at.branches, at.role, at.agent,
                     )  # fmt: skip
                     self._run(s.body, here, inner, flow)
             case If():
@@ -338,7 +323,7 @@ class AsyncRun:
             some, every = np.any(may, axis=1), np.all(must, axis=1)
             found: list[tuple[bool, bool]] = np.stack((some, every), axis=1).tolist()
             row = self._held[here, at.outer] = found
-        return at.of_row(row)
+        return row[at.number]
 
     def _event(self, s: Statement, here: Path, at: _At, happens: _Happens) -> Event | None:
         predicate, use = happens.predicate, happens.use
@@ -351,27 +336,24 @@ class AsyncRun:
         instance = Instance(happens.order, at.coords, time, at.agent, at.branches, is_public)
         if use is None:
             return Event(s, None, instance, happens.nthreads)
+        if at.outer not in happens.steers:
+            slots = _uniform(use.slot, at.known_in_row, at.niterations)
+            parities = _uniform(use.parity, at.known_in_row, at.niterations)
+            happens.steers[at.outer] = slots, parities
+        slots, parities = happens.steers[at.outer]
+        nbytes = use.nbytes * use.blocks
+        if use.rank is not None and use.act is Act.DELIVER:
+            nbytes = self._delivered(s, use, use.rank, at)
         return Event(
-            s, use, instance, happens.nthreads, self._value(use.slot, here, at),
-            self._value(use.parity, here, at), self._delivered(s, use, at),
-        )  # fmt: skip
+            s, use, instance, happens.nthreads, slots[at.number], parities[at.number], nbytes
+        )
 
-    def _delivered(self, s: Statement, use: MbarrierUse, at: _At) -> int | None:
-        """The bytes that one execution brings to an mbarrier, where that is known: of a copy to all
-        blocks of a cluster those that each of them brings."""
-        if use.rank is None or use.act is not Act.DELIVER:
-            return use.nbytes * use.blocks
+    def _delivered(self, s: Statement, use: MbarrierUse, rank: Expr, at: _At) -> int | None:
+        """The bytes that a copy to all blocks of a cluster brings to an mbarrier, which are those
+        that each of them brings, where that is known."""
         if at.coords:
             return None
-        return delivered_nbytes(s, use.rank, use.nbytes, self.kernel, at.role)
-
-    def _value(self, e: Expr, here: Path, at: _At) -> int | None:
-        """The value of an expression where all threads have the same."""
-        key = (here, at.outer), e
-        row = self._values.get(key)
-        if row is None:
-            row = self._values[key] = _uniform(e, at.known_in_row, at.niterations)
-        return at.of_row(row)
+        return delivered_nbytes(s, rank, use.nbytes, self.kernel, at.role)
 
     def branches_at(self, site: StatementSite, coords: Sequence[int]) -> frozenset[Branch]:
         """All branches around a site, in an iteration of the loops around it."""

@@ -12,10 +12,14 @@ did, and know, at the barriers at which one arrives and another waits
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Literal, TypeAlias
+
+import numpy as np
 
 from fusewright.kir.analysis.async_run import (
     Agent,
@@ -25,7 +29,6 @@ from fusewright.kir.analysis.async_run import (
     Event,
     Instance,
     Plan,
-    changed_event,
 )
 from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.role_order import RoleOrder, role_order
@@ -34,8 +37,9 @@ from fusewright.kir.analysis.times import timeline
 from fusewright.kir.ir import AsyncCommit, AsyncKind, AsyncWait, Kernel, Statement
 from fusewright.kir.traits import Completes, is_asynchronous
 
-_Ends = Mapping[Instance, Sequence[Instance]]
+Ends: TypeAlias = Mapping[Instance, Sequence[Instance]]
 """By operation the waits that end it."""
+Side: TypeAlias = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,26 +49,31 @@ class Completions:
     roles know of each other; `concerned`: by kind what starts, ends or awaits its groups."""
 
     issued: Mapping[int, Sequence[Instance]]
-    by_phase: _Ends
+    by_phase: Ends
     groups: Mapping[AsyncKind, Groups]
     roles: RoleOrder
     run: AsyncRun | None = None
-    concerned: Mapping[AsyncKind, Sequence[Event]] = field(
-        default_factory=dict[AsyncKind, Sequence[Event]]
+    concerned: Mapping[AsyncKind, Sequence[Acts]] = field(
+        default_factory=dict["AsyncKind", "Sequence[Acts]"]
     )
 
     def instances(self, order: int) -> Sequence[Instance]:
         """The operations of the statement at a textual position."""
         return self.issued.get(order, ())
 
-    def ends_of(self, instance: Instance, completes: Completes) -> Sequence[Instance]:
-        """The waits behind which an operation is complete."""
+    def ends(self, completes: Completes) -> Ends:
+        """The waits behind which operations of a kind are complete; operations that no wait ends
+        are not among them. Those that the same waits end have one row."""
         if completes.kind is None:
-            return self.by_phase.get(instance, ()) if completes.by_mbarrier else ()
+            return self.by_phase if completes.by_mbarrier else {}
         found = self.groups.get(completes.kind)
         if found is None:
-            return ()
-        return (found.read if completes.is_read else found.whole).get(instance, ())
+            return {}
+        return found.read if completes.is_read else found.whole
+
+    def ends_of(self, instance: Instance, completes: Completes) -> Sequence[Instance]:
+        """The waits behind which an operation is complete."""
+        return self.ends(completes).get(instance, ())
 
     def commits_between(
         self, kind: AsyncKind, issue: Instance, stop: int, branches: frozenset[Branch]
@@ -99,14 +108,14 @@ def completions(
     run = AsyncRun(kernel, places, values, line)
     events = run.events
     issued: dict[int, list[Instance]] = {}
-    for e in _of(events, lambda e: is_asynchronous(e.statement)):
-        issued.setdefault(e.instance.order, []).append(e.instance)
-    roles, loads = role_order(events)
-    concerned: dict[AsyncKind, list[Event]] = {kind: [] for kind in AsyncKind}
-    for e in events:
-        kind = _concerned(e.statement)
+    concerned: dict[AsyncKind, list[Acts]] = {kind: [] for kind in AsyncKind}
+    for acts in _by_site(events):
+        if is_asynchronous(acts.statement):
+            issued[acts.instances[0].order] = acts.instances
+        kind = _concerned(acts.statement)
         if kind is not None:
-            concerned[kind].append(e)
+            concerned[kind].append(acts)
+    roles, loads = role_order(events)
     groups = {kind: _groups(kind, found) for kind, found in concerned.items()}
     return Completions(issued, loads, groups, roles, run, concerned)
 
@@ -114,44 +123,48 @@ def completions(
 def with_planned(done: Completions, plan: Plan) -> Completions:
     """What completes when, with further commits and waits."""
     assert done.run is not None
-    added = done.run.planned(plan)
-    groups = dict(done.groups)
-    for kind in AsyncKind:
-        mine = _concerning(added, kind)
-        if mine:
-            events = [*done.concerned[kind], *mine]
-            events.sort(key=attrgetter("instance.time"))
-            groups[kind] = _groups(kind, events)
-    return replace(done, groups=groups)
+    added: dict[AsyncKind, list[Acts]] = {}
+    for acts in _by_site(done.run.planned(plan)):
+        kind = _concerned(acts.statement)
+        if kind is not None:
+            added.setdefault(kind, []).append(acts)
+    new = {kind: _groups(kind, [*done.concerned[kind], *found]) for kind, found in added.items()}
+    return replace(done, groups={**done.groups, **new})
 
 
 def changed_groups(done: Completions, kind: AsyncKind, changes: Changes) -> Completions:
     """What completes when, after changes to the commits and waits of one kind."""
     mine = done.concerned[kind]
-    changed = [e for e in mine if e.statement in changes]
+    changed = [acts for acts in mine if acts.statement in changes]
     if not changed:
         return done
-    now = [x for e in mine for x in changed_event(e, changes)]
+    now: list[Acts] = []
+    for acts in mine:
+        new = changes.get(acts.statement, acts.statement)
+        if new is not None:
+            now.append(acts if new is acts.statement else Acts(new, acts.agent, acts.instances))
     group = _regrouped(kind, done.groups[kind], now, changed)
     return replace(done, groups={**done.groups, kind: group})
 
 
-def _of(events: Iterable[Event], is_meant: Callable[[Event], bool]) -> list[Event]:
-    """The events of statements that are meant, each of which is asked about once."""
-    known: dict[Statement, bool] = {}
-    out: list[Event] = []
+@dataclass(frozen=True, slots=True, eq=False)
+class Acts:
+    """A statement where it stands, the agent that runs it, and each time that it does, in order."""
+
+    statement: Statement
+    agent: Agent
+    instances: list[Instance]
+
+
+def _by_site(events: Iterable[Event]) -> Iterable[Acts]:
+    """The events of each statement where it stands, so that it is asked once what it is."""
+    out: dict[object, Acts] = {}
     for e in events:
-        wanted = known.get(e.statement)
-        if wanted is None:
-            wanted = known[e.statement] = is_meant(e)
-        if wanted:
-            out.append(e)
-    return out
-
-
-def _concerning(events: Iterable[Event], kind: AsyncKind) -> list[Event]:
-    """The operations, commits and waits of a kind."""
-    return [e for e in events if _concerned(e.statement) is kind]
+        key = e.statement, e.instance.order, e.instance.agent
+        if key not in out:
+            out[key] = Acts(e.statement, e.instance.agent, [])
+        out[key].instances.append(e.instance)
+    return out.values()
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -171,26 +184,31 @@ class _Commits:
     times: Mapping[Agent, Sequence[int]]
     certain: bool
 
-    def position(self, op: Instance) -> tuple[int, int]:
-        """Where an operation stands among the commits of its agent, and of all threads."""
-        mine = bisect_right(self.times.get(op.agent, ()), op.time)
-        return mine, bisect_right(self.times.get(None, ()), op.time)
-
-    def before(self, agent: Agent, time: int) -> int:
-        """How many an agent comes to before a time, of its own and of all threads."""
-        agents = dict.fromkeys((agent, None))
-        return sum(bisect_left(self.times.get(a, ()), time) for a in agents)
+    def positions(self, agent: Agent, times: Array, side: Side) -> Array:
+        """Where times of an agent stand among the commits of its own, and of all threads: a column
+        for each, of which the sum is how many come before."""
+        listed = [self.times[a] for a in _with_all(agent) if a in self.times]
+        found = [np.searchsorted(of_agent, times, side) for of_agent in listed]
+        return np.stack(found, axis=1) if found else np.zeros((len(times), 1), np.int64)
 
     def count(self, op: Instance, stop: int, branches: frozenset[Branch]) -> int:
         """Those that the threads of an operation come to certainly before a time, when they are in
         some branches then."""
-        out = 0
-        for agent in dict.fromkeys((op.agent, None)):
-            times = self.times.get(agent, ())
-            first, last = bisect_right(times, op.time), bisect_left(times, stop)
-            for c in self.of[agent][first:last] if first < last else ():
-                out += not c.branches or c.branches <= op.branches | branches
+        out, around = 0, op.branches | branches
+        for agent in (op.agent, None):
+            if agent in self.times:
+                first = bisect_right(self.times[agent], op.time)
+                last = bisect_left(self.times[agent], stop, first)
+                for c in self.of[agent][first:last]:
+                    out += c.branches <= around
+            if agent is None:
+                break
         return out
+
+
+def _with_all(agent: Agent) -> tuple[Agent, ...]:
+    """Who ends groups for an agent: itself, and all threads."""
+    return (None,) if agent is None else (agent, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,89 +217,101 @@ class Groups:
     as a `whole`, or have `read` what they read."""
 
     commits: _Commits
-    whole: _Ends
-    read: _Ends
+    whole: Ends
+    read: Ends
 
 
-def _groups(kind: AsyncKind, events: Sequence[Event]) -> Groups:
-    """The groups of operations, commits and waits, in order of time."""
-    commits = _commits(events)
-    whole = _ends(kind, events, commits, takes_reads=False)
-    read = _ends(kind, events, commits, takes_reads=True) if kind.waits_for_reads else whole
+def _groups(kind: AsyncKind, listed: Sequence[Acts]) -> Groups:
+    """The groups of operations, commits and waits."""
+    commits = _commits(listed)
+    whole = _ends(kind, listed, commits, {}, takes_reads=False)
+    read = _ends(kind, listed, commits, {}, takes_reads=True) if kind.waits_for_reads else whole
     return Groups(commits, whole, read)
 
 
 def _regrouped(
-    kind: AsyncKind, before: Groups, events: Sequence[Event], changed: Sequence[Event]
+    kind: AsyncKind, before: Groups, listed: Sequence[Acts], changed: Sequence[Acts]
 ) -> Groups:
     """The groups of events, of which some are others than before: what completes before the first
     of those or begins behind the last one is as it was."""
-    times = [e.instance.time for e in changed]
-    first, last = min(times), max(times)
-    has_commits = any(isinstance(e.statement, AsyncCommit) for e in changed)
-    commits = _commits(events) if has_commits else before.commits
+    first = min(acts.instances[0].time for acts in changed)
+    last = max(acts.instances[-1].time for acts in changed)
+    has_commits = any(isinstance(acts.statement, AsyncCommit) for acts in changed)
+    commits = _commits(listed) if has_commits else before.commits
 
-    def ends(known: _Ends, *, takes_reads: bool) -> _Ends:
-        def kept(op: Instance) -> Sequence[Instance] | None:
-            found = known.get(op, ())
-            is_over = found and found[-1].time < first and found[-1].branches <= op.branches
-            return found if is_over or op.time > last else None
-
-        return _ends(kind, events, commits, kept, takes_reads=takes_reads)
+    def ends(known: Ends, *, takes_reads: bool) -> Ends:
+        kept: dict[Instance, Sequence[Instance]] = {}
+        for acts in listed:
+            for op in acts.instances if acts.statement.group() is kind else ():
+                found = known.get(op, ())
+                is_over = found and found[-1].time < first and found[-1].branches <= op.branches
+                if is_over or op.time > last:
+                    kept[op] = found
+        return _ends(kind, listed, commits, kept, takes_reads=takes_reads)
 
     whole = ends(before.whole, takes_reads=False)
     read = ends(before.read, takes_reads=True) if kind.waits_for_reads else whole
     return Groups(commits, whole, read)
 
 
-def _commits(events: Sequence[Event]) -> _Commits:
+def _commits(listed: Sequence[Acts]) -> _Commits:
     """Where groups end."""
     ended: dict[Agent, list[Instance]] = {}
-    for e in events:
-        if isinstance(e.statement, AsyncCommit):
-            ended.setdefault(e.instance.agent, []).append(e.instance)
+    for acts in listed:
+        if isinstance(acts.statement, AsyncCommit):
+            ended.setdefault(acts.agent, []).extend(acts.instances)
+    for found in ended.values():
+        found.sort(key=attrgetter("time"))
     times = {agent: [i.time for i in found] for agent, found in ended.items()}
-    certain = not any(i.branches for found in ended.values() for i in found)
+    certain = not any(map(attrgetter("branches"), chain.from_iterable(ended.values())))
     return _Commits(ended, times, certain)
 
 
-def _nothing(op: Instance) -> Sequence[Instance] | None:
-    """What is known of operations before any is looked at."""
+_Wait: TypeAlias = tuple[int, Instance, AsyncWait]
 
 
 def _ends(
     kind: AsyncKind,
-    events: Sequence[Event],
+    listed: Sequence[Acts],
     commits: _Commits,
-    kept: Callable[[Instance], Sequence[Instance] | None] = _nothing,
+    kept: Ends,
     *,
     takes_reads: bool,
-) -> _Ends:
+) -> Ends:
     """For each operation the waits that end it, until one that it certainly comes to, unless they
-    are `kept`."""
-    waits: dict[Agent, list[tuple[Instance, AsyncWait]]] = {}
-    operations: list[Instance] = []
-    for e in events:
-        s = e.statement
+    are `kept`. Those that nothing stands between have one row of waits."""
+    waits: dict[Agent, list[_Wait]] = {}
+    operations: dict[Agent, list[Instance]] = {}
+    for acts in listed:
+        s = acts.statement
         if isinstance(s, AsyncWait):
             if takes_reads or not s.reads_only:
-                waits.setdefault(e.instance.agent, []).append((e.instance, s))
+                found = [(i.time, i, s) for i in acts.instances]
+                waits.setdefault(acts.agent, []).extend(found)
         elif s.group() is kind:
-            operations.append(e.instance)
-    out: dict[Instance, Sequence[Instance]] = {}
-    rows: dict[Agent, _Waits] = {}
+            left = [op for op in acts.instances if op not in kept]
+            if left:
+                operations.setdefault(acts.agent, []).extend(left)
+    out = {op: found for op, found in kept.items() if found}
+    for agent, mine in operations.items():
+        out.update(_ends_of_agent(agent, mine, _waits_of(agent, waits, commits), commits))
+    return out
+
+
+def _ends_of_agent(
+    agent: Agent, operations: Sequence[Instance], waits: _Waits, commits: _Commits
+) -> Ends:
+    """The waits that end the operations of one agent."""
+    times = np.array([op.time for op in operations], np.int64)
+    first = np.searchsorted(waits.times, times, "right").tolist()
+    positions = commits.positions(agent, times, "right")
+    begun: list[int] = positions.sum(axis=1).tolist()
     alike: dict[object, list[Instance]] = {}
-    for op in operations:
-        if (known := kept(op)) is not None:
-            if known:
-                out[op] = known
-            continue
-        if op.agent not in rows:
-            rows[op.agent] = _waits_of(op.agent, waits, commits)
-        first = bisect_right(rows[op.agent].times, op.time)
-        key = op.agent, op.branches, first, commits.position(op)
+    out: dict[Instance, Sequence[Instance]] = {}
+    for op, k, row, n in zip(operations, first, positions.tolist(), begun, strict=True):
+        key = op.branches, k, *row
         if key not in alike:
-            alike[key] = _ends_of(op, first, rows[op.agent], commits)
+            alike[key] = _ends_of(op, k, n, waits, commits)
         if alike[key]:
             out[op] = alike[key]
     return out
@@ -291,31 +321,28 @@ def _ends(
 class _Waits:
     """The waits that an agent comes to, in order of time, and how many groups end `before` each."""
 
-    found: Sequence[tuple[Instance, AsyncWait]]
-    times: Sequence[int]
+    found: Sequence[_Wait]
+    times: Array
     before: Sequence[int]
 
 
-def _waits_of(
-    agent: Agent,
-    waits: Mapping[Agent, Sequence[tuple[Instance, AsyncWait]]],
-    commits: _Commits,
-) -> _Waits:
+def _waits_of(agent: Agent, waits: Mapping[Agent, Sequence[_Wait]], commits: _Commits) -> _Waits:
     """The waits of an agent, and of all threads."""
-    found, every = waits.get(agent, ()), waits.get(None, ())
-    if every and agent is not None:
-        found = sorted((*found, *every), key=lambda w: w[0].time)
-    times = [wait.time for wait, _ in found]
-    return _Waits(found, times, [commits.before(agent, time) for time in times])
+    found = [w for a in _with_all(agent) for w in waits.get(a, ())]
+    found.sort(key=itemgetter(0))
+    times = np.array([time for time, *_ in found], np.int64)
+    before: list[int] = commits.positions(agent, times, "left").sum(axis=1).tolist()
+    return _Waits(found, times, before)
 
 
-def _ends_of(op: Instance, first: int, waits: _Waits, commits: _Commits) -> list[Instance]:
-    """The waits that end an operation, of those from the `first` behind it on; others that no
-    commit and no wait stands between have the same."""
+def _ends_of(
+    op: Instance, first: int, begun: int, waits: _Waits, commits: _Commits
+) -> list[Instance]:
+    """The waits that end an operation, of those from the `first` behind it on, where so many groups
+    have ended; others that no commit and no wait stands between have the same."""
     out: list[Instance] = []
-    begun = commits.before(op.agent, op.time + 1)
     for k in range(first, len(waits.found)):
-        wait, s = waits.found[k]
+        _, wait, s = waits.found[k]
         ended = waits.before[k] - begun
         if not commits.certain:
             ended = commits.count(op, wait.time, wait.branches)

@@ -73,7 +73,11 @@ def handed_on(h: Hazard, syncs: Iterable[SyncPoint]) -> Iterator[Hazard]:
 def is_covered(h: Hazard, ways: Iterable[Hazard], fences: Iterable[Fence]) -> bool:
     """Whether one of the fences stands where it makes the write visible."""
     points = [f.point for f in fences if f.space is h.before_buffer.memory]
-    return bool(points) and any(orders(p, way) for way in ways for p in points)
+    for way in ways if points else ():
+        for p in points:
+            if orders(p, way):
+                return True
+    return False
 
 
 def _before_sync(h: Hazard, sync: Path) -> Hazard:

@@ -9,12 +9,12 @@ control flow alone, not from waits.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import count
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import TypeAlias
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
     the same body that come later find it complete when that one does."""
     found = find(kernel)
     line = timeline(kernel, found.trips)
-    first = _First({}, count())
+    first = _First()
     for space in spaces(kernel):
         _in_memory(space, kernel, found, line, first)
     for a in found.accesses:
@@ -70,52 +70,77 @@ def meetings(kernel: Kernel) -> tuple[Meeting, ...]:
     return first.in_order()
 
 
-class _By(NamedTuple):
-    """Who meets an operation where: a statement, in the iteration `coords`, at a time; None for the
-    statement at the end of the kernel. `agent` and `issuer` as in `Meeting`."""
-
-    site: StatementSite | None
-    coords: Callable[[], tuple[int, ...]]
-    time: int
-    agent: Agent
-    issuer: int | None = None
-
-
 _Which: TypeAlias = tuple[object, ...]
+_Coords: TypeAlias = Sequence[tuple[int, ...]]
+_Met: TypeAlias = tuple[Instance, int, _Coords, int]
+"""An operation, when it is met, and the iteration of that: its number in a row of iterations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _By:
+    """Who meets operations: the statement at a site, None for the end of the kernel; `agent` and
+    `issuer` as in `Meeting`."""
+
+    site: StatementSite | None
+    agent: Agent
+    issuer: int | None = None
+
+    @property
+    def body(self) -> Path | None:
+        return None if self.site is None else self.site.path[:-1]
+
+
+def _by(site: StatementSite, issuer: int | None = None) -> _By:
+    return _By(site, agent_of(site), issuer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Of:
+    """What is met: operations of the statement at a site, which complete as `completes` says, in a
+    buffer that they write or not."""
+
+    site: StatementSite
+    completes: Completes
+    buffer: Buffer
+    writes: bool
+
+
+@dataclass(slots=True, eq=False)
 class _First:
     """The first meeting of each operation with each body and agent, and its number."""
 
-    found: dict[_Which, tuple[int, int, Meeting]]
-    numbers: Iterator[int]
+    found: dict[_Which, dict[Instance, tuple[int, int, _Of, _By, _Coords, int]]] = field(
+        default_factory=dict["_Which", "dict[Instance, tuple[int, int, _Of, _By, _Coords, int]]"]
+    )
+    number: int = 0
 
-    def add(
-        self,
-        site: StatementSite,
-        issue: Instance,
-        completes: Completes,
-        touched: tuple[Buffer, bool],
-        by: _By,
-    ) -> None:
-        """Note a meeting in `touched`, a buffer that the operation writes or not, unless one is
-        known that comes before."""
-        body = None if by.site is None else by.site.path[:-1]
-        key = issue, completes, touched[1], body, by.agent, by.issuer
-        known = self.found.get(key)
-        if known is None or by.time < known[0]:
-            nowhere: frozenset[Branch] = frozenset()
-            m = Meeting(
-                site, issue, completes, *touched, by.site, by.coords(), by.time, nowhere, by.agent,
-                by.issuer,
-            )  # fmt: skip
-            self.found[key] = by.time, next(self.numbers), m
+    def add(self, of: _Of, by: _By, met: Iterable[_Met]) -> None:
+        """Note meetings, unless some are known that come before."""
+        key = of.completes, of.writes, by.body, by.agent, by.issuer
+        known = self.found.setdefault(key, {})
+        number = self.number
+        for issue, time, coords, at in met:
+            if issue not in known or time < known[issue][0]:
+                known[issue] = time, number, of, by, coords, at
+                number += 1
+        self.number = number
 
     def in_order(self) -> tuple[Meeting, ...]:
         """The meetings in order of time, of one time in that of their operations."""
-        listed = sorted(self.found.values(), key=lambda x: (x[0], x[2].issue.time, x[1]))
-        return tuple(m for *_, m in listed)
+        nowhere: frozenset[Branch] = frozenset()
+        listed = [
+            (time, issue.time, number, issue, of, by, coords[at])
+            for known in self.found.values()
+            for issue, (time, number, of, by, coords, at) in known.items()
+        ]
+        listed.sort(key=itemgetter(0, 1, 2))
+        return tuple(
+            Meeting(
+                of.site, issue, of.completes, of.buffer, of.writes, by.site, coords, time, nowhere,
+                by.agent, by.issuer,
+            )
+            for time, _, _, issue, of, by, coords in listed
+        )  # fmt: skip
 
 
 def _at_exit(a: Access, found: Found, first: _First) -> None:
@@ -123,9 +148,9 @@ def _at_exit(a: Access, found: Found, first: _First) -> None:
     counts, are complete before that."""
     if a.buffer.memory is not Memory.SHARED and not a.use.completes.by_mbarrier:
         return
-    for issue in found.completions.instances(a.order):
-        end = _By(None, tuple[int, ...], NEVER, issue.agent)
-        first.add(a.site, issue, a.use.completes, (a.buffer, a.writes), end)
+    of, nowhere = _Of(a.site, a.use.completes, a.buffer, a.writes), [()]
+    for agent, mine in groupby(found.completions.instances(a.order), attrgetter("agent")):
+        first.add(of, _By(None, agent), ((issue, NEVER, nowhere, 0) for issue in mine))
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -133,14 +158,15 @@ def _at_exit(a: Access, found: Found, first: _First) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Touched:
-    """The instances of an access: `coords` in order, `times`, and by `kind` which of `cells` each
-    touches. Iterations that touch the same are of one kind."""
+    """The instances of an access: `coords` in order, the same in `rows`, `times`, and by `kind`
+    which of `cells` each touches. Iterations that touch the same are of one kind."""
 
     footprint: Footprint
     coords: Array
     times: Array
     kind: Array
     cells: tuple[Array, ...]
+    rows: _Coords
 
     @property
     def access(self) -> Access:
@@ -153,12 +179,8 @@ class _Touched:
         ends = [(int(c[0]), int(c[-1])) for c in self.cells if c.size]
         return min((a for a, _ in ends), default=1), max((b for _, b in ends), default=0)
 
-    def coords_of(self, k: int) -> tuple[int, ...]:
-        """The iteration of an instance."""
-        return tuple(self.coords[k].tolist())
 
-
-_Ends: TypeAlias = dict[tuple[_Touched, Agent], list[int]]
+_Ends: TypeAlias = dict[tuple[_Touched, Agent], Array]
 """By loads that an mbarrier counts, and by who waits, when each is known to be complete."""
 
 
@@ -173,12 +195,14 @@ def _touched(f: Footprint, found: Found, line: StatementTimes, *, exact: bool) -
         coords = np.indices(a.trips).reshape(len(a.trips), math.prod(a.trips)).T
         spans = np.array([line.span[loop.path] for loop in a.site.loops], np.int64)
         times = UNIT * (line.start[a.site.path] + coords @ spans)
+    listed = [tuple(row) for row in coords.tolist()]
     if not exact or f.cells is None:
-        return _Touched(f, coords, times, np.zeros(len(times), np.int64), (np.zeros(1, np.int64),))
+        alike, any_cell = np.zeros(len(times), np.int64), np.zeros(1, np.int64)
+        return _Touched(f, coords, times, alike, (any_cell,), listed)
     key, rows = np.zeros(len(times), np.int64), np.zeros(f.cells.size, np.int64)
     for i, values in zip(f.loops, f.coords, strict=True):
         key, rows = key * a.trips[i] + coords[:, i], rows * a.trips[i] + values
-    order = np.argsort(rows, kind="stable")
+    order = np.lexsort((f.cells, rows))
     cells, rows = f.cells[order], rows[order]
     wanted, kind = np.unique(key, return_inverse=True)
     first, stop = np.searchsorted(rows, wanted, "left"), np.searchsorted(rows, wanted, "right")
@@ -186,12 +210,13 @@ def _touched(f: Footprint, found: Found, line: StatementTimes, *, exact: bool) -
     parts: list[Array] = []
     numbers: list[int] = []
     for i, j in zip(first.tolist(), stop.tolist(), strict=True):
-        mine = np.sort(cells[i:j])
-        number = kinds.setdefault(mine.tobytes(), len(parts))
-        if number == len(parts):
-            parts.append(mine)
-        numbers.append(number)
-    return _Touched(f, coords, times, np.array(numbers, np.int64)[kind.reshape(-1)], tuple(parts))
+        mine = cells[i:j].tobytes()
+        if mine not in kinds:
+            kinds[mine] = len(parts)
+            parts.append(cells[i:j])
+        numbers.append(kinds[mine])
+    kind = np.array(numbers, np.int64)[kind.reshape(-1)]
+    return _Touched(f, coords, times, kind, tuple(parts), listed)
 
 
 def _in_memory(
@@ -205,7 +230,8 @@ def _in_memory(
     touched = [_touched(f, found, line, exact=exact) for f in prints]
     ended: _Ends = {}
     late = sorted((t for t in touched if t.times.size), key=lambda t: t.times.min())
-    who = [_who(b) for b in late]
+    who = [_by(b.access.site, b.access.use.issuer) for b in late]
+    which = [(by.body, by.agent, by.issuer) for by in who]
     facts = [(*t.span, t.times.min(), t.times.max()) for t in late]
     low, high, start, last = np.array(facts, np.int64).reshape(-1, 4).T
     starts: list[int] = start.tolist()
@@ -218,9 +244,10 @@ def _in_memory(
         if x.site.role is None:
             meeting &= last > a.times.min()
         known = _Known(len(issues), {}, {})
+        of = _Of(x.site, x.use.completes, x.buffer, x.writes)
         for k in np.flatnonzero(meeting).tolist():
             b = late[k]
-            if known.until.get(who[k], NEVER) <= starts[k]:
+            if known.until.get(which[k], NEVER) <= starts[k]:
                 continue
             if not _may_meet(x, b.access, space, exact=exact):
                 continue
@@ -230,17 +257,12 @@ def _in_memory(
             if not meets.any():
                 continue
             if are_concurrent(x.site, b.access.site):
-                met = _across(a, b, issues, meets, found, ended)
+                for by, met in _across(a, b, issues, meets, found, ended):
+                    first.add(of, by, met)
             else:
-                met = known.noted(who[k], _behind(a, b, issues, meets))
-            for issue, by in met:
-                first.add(x.site, issue, x.use.completes, (x.buffer, x.writes), by)
-
-
-def _who(b: _Touched) -> _Which:
-    """The body of an access, its agent and its issuer."""
-    site = b.access.site
-    return site.path[:-1], agent_of(site), b.access.use.issuer
+                met = _first_behind(a, b, issues, meets)
+                known.note(which[k], met)
+                first.add(of, who[k], met)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,24 +274,14 @@ class _Known:
     times: dict[_Which, dict[Instance, int]]
     until: dict[_Which, int]
 
-    def noted(
-        self, who: _Which, met: Iterator[tuple[Instance, _By]]
-    ) -> Iterator[tuple[Instance, _By]]:
-        """Meetings, which are known from then on."""
+    def note(self, who: _Which, met: Iterable[_Met]) -> None:
+        """Keep meetings, each the first that is known."""
         known = self.times.setdefault(who, {})
-        for issue, by in met:
-            known[issue] = min(by.time, known.get(issue, NEVER))
-            yield issue, by
+        for issue, time, *_ in met:
+            if issue not in known or time < known[issue]:
+                known[issue] = time
         if len(known) == self.noperations:
             self.until[who] = max(known.values())
-
-
-def _behind(
-    a: _Touched, b: _Touched, issues: Sequence[Instance], meets: Array
-) -> Iterator[tuple[Instance, _By]]:
-    site, issuer = b.access.site, b.access.use.issuer
-    for i, k in _first_behind(a, b, meets):
-        yield issues[i], _By(site, partial(b.coords_of, k), int(b.times[k]), agent_of(site), issuer)
 
 
 def _may_meet(a: Access, b: Access, space: Space, *, exact: bool) -> bool:
@@ -289,18 +301,21 @@ def _conflicts(a: _Touched, b: _Touched) -> Array:
     return out
 
 
-def _first_behind(a: _Touched, b: _Touched, meets: Array) -> Iterator[tuple[int, int]]:
+def _first_behind(a: _Touched, b: _Touched, issues: Sequence[Instance], meets: Array) -> list[_Met]:
     """For each instance of one access the first of the other that it conflicts with, later."""
-    order = np.argsort(b.times, kind="stable")
+    out: list[_Met] = []
+    order = b.times.argsort(kind="stable")
+    times: list[int] = b.times.tolist()
     for kind in range(len(a.cells)):
-        mine = np.flatnonzero(a.kind == kind)
         theirs = order[meets[kind][b.kind[order]]]
         if not theirs.size:
             continue
-        at = np.searchsorted(b.times[theirs], a.times[mine], "right")
-        for i, k in zip(mine.tolist(), at.tolist(), strict=True):
-            if k < theirs.size:
-                yield i, int(theirs[k])
+        mine = (a.kind == kind).nonzero()[0]
+        at = b.times[theirs].searchsorted(a.times[mine], "right")
+        is_met = at < theirs.size
+        pairs = zip(mine[is_met].tolist(), theirs[at[is_met]].tolist(), strict=True)
+        out += [(issues[i], times[k], b.rows, k) for i, k in pairs]
+    return out
 
 
 # --- roles --------------------------------------------------------------------------------------
@@ -313,47 +328,76 @@ def _across(
     meets: Array,
     found: Found,
     known: _Ends,
-) -> Iterator[tuple[Instance, _By]]:
+) -> Iterator[tuple[_By, list[_Met]]]:
     """Operations that another role meets before they begin, behind the last time that it is known
     to them to have met them: they are to be complete before the arrival by which it knows of them.
     """
-    done, roles = found.completions, found.completions.roles
     f, g = a.access, b.access
     of, to = agent_of(f.site), agent_of(g.site)
-    ended = _ended(b, of, done, known)
-    order = np.argsort(b.times, kind="stable")
-    met_by = [order[meets[kind][b.kind[order]]] for kind in range(len(a.cells))]
-    times = [b.times[found].tolist() for found in met_by]
-    kinds: list[int] = a.kind.tolist()
-    for kind, issue in zip(kinds, issues, strict=True):
-        past = roles.arrival_known(to, of, f.use.issuer, issue.time)
-        first = 0 if past is None else bisect_left(times[kind], past.time)
-        for at in range(first, len(times[kind])):
-            time, k = times[kind][at], int(met_by[kind][at])
-            if ended is not None and ended[k] < issue.time:
-                continue
-            arrival = roles.arrival_known(of, to, g.use.issuer, time)
-            if arrival is None or arrival.time < issue.time or f.use.completes.by_mbarrier:
-                yield issue, _By(g.site, partial(b.coords_of, k), time, to, g.use.issuer)
-            else:
-                place, coords = found.places[arrival.order], arrival.coords
-                again = partial(tuple[int, ...], coords)
-                yield issue, _By(place, again, arrival.time, of, g.use.issuer)
-            break
+    roles, at_once = found.completions.roles, f.use.completes.by_mbarrier
+    seen_times, seen = roles.arrivals_known(of, to, g.use.issuer)
+    times: list[int] = b.times.tolist()
+    met: list[_Met] = []
+    handed: dict[int, list[_Met]] = {}
+    listed = list(_first_across(a, b, meets, found, known))
+    positions: list[int]
+    positions = np.searchsorted(seen_times, [times[k] for _, k in listed], "left").tolist()
+    for (i, k), at in zip(listed, positions, strict=True):
+        issue, arrival = issues[i], seen[at]
+        if arrival is None or arrival.time < issue.time or at_once:
+            met.append((issue, times[k], b.rows, k))
+            continue
+        if arrival.order not in handed:
+            handed[arrival.order] = []
+        handed[arrival.order].append((issue, arrival.time, (arrival.coords,), 0))
+    yield _by(g.site, g.use.issuer), met
+    for order, mine in handed.items():
+        yield _By(found.places[order], of, g.use.issuer), mine
 
 
-def _ended(b: _Touched, agent: Agent, done: Completions, known: _Ends) -> list[int] | None:
+def _first_across(
+    a: _Touched, b: _Touched, meets: Array, found: Found, known: _Ends
+) -> Iterator[tuple[int, int]]:
+    """For each instance of one access the first of the other that it conflicts with, behind what is
+    known to it to have been; of loads that an mbarrier counts, that are not known to be over."""
+    f, g = a.access, b.access
+    of, to = agent_of(f.site), agent_of(g.site)
+    past_times, past = found.completions.roles.arrivals_known(to, of, f.use.issuer)
+    since = np.array([-1 if x is None else x.time for x in past], np.int64)
+    begin = since[np.searchsorted(past_times, a.times, "left")]
+    ended = _ended(b, of, found.completions, known)
+    order = b.times.argsort(kind="stable")
+    for kind in range(len(a.cells)):
+        theirs = order[meets[kind][b.kind[order]]]
+        n = theirs.size
+        if not n:
+            continue
+        mine = (a.kind == kind).nonzero()[0]
+        at = b.times[theirs].searchsorted(begin[mine], "left")
+        if ended is not None:
+            over, issued = np.append(ended[theirs], NEVER), a.times[mine]
+            while (is_over := over[at] < issued).any():
+                at = at + is_over
+        is_met = at < n
+        yield from zip(mine[is_met].tolist(), theirs[at[is_met]].tolist(), strict=True)
+
+
+def _ended(b: _Touched, agent: Agent, done: Completions, known: _Ends) -> Array | None:
     """By instance of a load that an mbarrier counts, when an agent first comes to a wait behind
     which it is complete; None for other accesses."""
     if not b.access.use.completes.by_mbarrier:
         return None
     if (b, agent) not in known:
         loads = {i.coords: i for i in done.instances(b.access.order)}
-        found = (loads.get(tuple(row)) for row in b.coords.tolist())
-        ends = (() if load is None else done.ends_of(load, WITH_PHASE) for load in found)
-        known[b, agent] = [
-            min((e.time for e in each if e.agent == agent), default=NEVER) for each in ends
-        ]
+        waits = done.ends(WITH_PHASE)
+        ends = [NEVER] * len(b.rows)
+        for k, row in enumerate(b.rows):
+            if row not in loads or loads[row] not in waits:
+                continue
+            for e in waits[loads[row]]:
+                if e.agent == agent and e.time < ends[k]:
+                    ends[k] = e.time
+        known[b, agent] = np.array(ends, np.int64)
     return known[b, agent]
 
 
@@ -392,9 +436,9 @@ def _in_registers(found: Found, line: StatementTimes, first: _First) -> None:
             and not are_concurrent(site, t.site)
             and not _is_same_accumulator(site, use, t)
         ]
+        of = _Of(site, use.completes, use.reg.buffer, use.writes)
         for t in _first_of_bodies(site, meets):
-            for issue, by in _register_meetings(order, t, found, line):
-                first.add(site, issue, use.completes, (use.reg.buffer, use.writes), by)
+            first.add(of, _by(t.site), _register_meetings(order, t, found, line))
 
 
 def _first_of_bodies(site: StatementSite, found: Sequence[_Touch]) -> list[_Touch]:
@@ -444,21 +488,16 @@ def _is_same_accumulator(site: StatementSite, use: RegisterUse, t: _Touch) -> bo
     )
 
 
-def _register_meetings(
-    order: int, t: _Touch, found: Found, line: StatementTimes
-) -> Iterator[tuple[Instance, _By]]:
+def _register_meetings(order: int, t: _Touch, found: Found, line: StatementTimes) -> Iterator[_Met]:
     """For each operation of a statement the first time behind it that another runs."""
     trips = [len(found.values.get(loop.path, (0,))) for loop in t.site.loops]
     coords = np.indices(trips).reshape(len(trips), math.prod(trips)).T
     spans = np.array([line.span[loop.path] for loop in t.site.loops], np.int64)
     times = UNIT * (line.start[t.site.path] + coords @ spans)
     issues = found.completions.instances(order)
-    at = np.searchsorted(times, np.array([i.time for i in issues], np.int64), "right")
-    for issue, k in zip(issues, at.tolist(), strict=True):
-        if k < len(times):
-            where = partial(_row, coords, k)
-            yield issue, _By(t.site, where, int(times[k]), agent_of(t.site))
-
-
-def _row(coords: Array, k: int) -> tuple[int, ...]:
-    return tuple(coords[k].tolist())
+    at = times.searchsorted(np.array([i.time for i in issues], np.int64), "right").tolist()
+    rows = [tuple(row) for row in coords.tolist()]
+    behind: list[int] = times.tolist()
+    for issue, k in zip(issues, at, strict=True):
+        if k < len(behind):
+            yield issue, behind[k], rows, k

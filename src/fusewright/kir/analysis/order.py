@@ -242,9 +242,11 @@ def orders(point: SyncPoint, hazard: Hazard) -> bool:
         is_between = before < point.since and point.position < after
         if not (is_between or hazard.more_before or hazard.more_after):
             return False
-    roles = [s.path for s in point.scopes if type(s) is RoleScope]
-    if not all(contains(r, hazard.before) and contains(r, hazard.after) for r in roles):
-        return False
+    for s in point.scopes:
+        if type(s) is RoleScope and not (
+            contains(s.path, hazard.before) and contains(s.path, hazard.after)
+        ):
+            return False
     if hazard.carried is not None:
         return _orders_carried(point, hazard, hazard.carried)
     if is_between:

@@ -107,11 +107,12 @@ def _role(site: StatementSite) -> Path:
 def _shared(space: Space) -> Iterator[RoleConflict]:
     """The pairs of accesses in different roles that may touch the same bytes."""
     prints = [f for f in space.footprints if f.access.site.role is not None]
+    writers = [(i, f) for i, f in enumerate(prints) if f.access.writes]
+    writing = {i for i, _ in writers}
     for i, f in enumerate(prints):
-        for g in prints[i + 1 :]:
-            a, b = f.access, g.access
-            if (a.writes or b.writes) and are_concurrent(a.site, b.site) and _may_meet(f, g):
-                yield RoleConflict(a, b)
+        for k, g in enumerate(prints[i + 1 :], i + 1) if i in writing else writers:
+            if i < k and are_concurrent(f.access.site, g.access.site) and _may_meet(f, g):
+                yield RoleConflict(f.access, g.access)
 
 
 def _may_meet(f: Footprint, g: Footprint) -> bool:

@@ -8,19 +8,21 @@ they all waited for, and the thread that waits alone knows more.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusewright.kir.analysis.async_run import Agent, Event, Instance
 from fusewright.kir.analysis.sites import Path
-from fusewright.kir.ir import BarrierArrive, NamedSync
+from fusewright.kir.ir import BarrierArrive, NamedSync, Statement
 from fusewright.kir.traits import Act
 
 Who: TypeAlias = tuple[Agent, int | None]
 """All threads of an agent, or one that waits alone."""
 Clock: TypeAlias = Mapping[Agent, Instance]
 """By agent the latest arrival that is known of."""
+Arrivals: TypeAlias = tuple[Sequence[int], Sequence[Instance | None]]
+"""Times behind which another arrival is known of, and what is known before and behind each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,23 +31,24 @@ class RoleOrder:
 
     known: Mapping[Who, tuple[Sequence[int], Sequence[Clock]]]
     stuck: Sequence[Event]
+    _arrivals: dict[tuple[Agent, Who], Arrivals] = field(
+        default_factory=dict["tuple[Agent, Who]", "Arrivals"]
+    )
+
+    def arrivals_known(self, of: Agent, to: Agent, issuer: int | None) -> Arrivals:
+        """The latest arrivals by one agent that another, or one thread of it, knows of."""
+        key = of, (to, issuer)
+        if key not in self._arrivals:
+            found = self.known.get((to, issuer)) or self.known.get((to, None))
+            times: Sequence[int] = () if found is None else found[0]
+            clocks: Sequence[Clock] = () if found is None else found[1]
+            self._arrivals[key] = times, [None, *(c.get(of) for c in clocks)]
+        return self._arrivals[key]
 
     def arrival_known(self, of: Agent, to: Agent, issuer: int | None, time: int) -> Instance | None:
         """The latest arrival by one agent that another, or one thread of it, knows of at a time."""
-        found = self.known.get((to, issuer)) or self.known.get((to, None))
-        if found is None:
-            return None
-        at = bisect_left(found[0], time)
-        return found[1][at - 1].get(of) if at else None
-
-
-@dataclass(slots=True, eq=False)
-class _Load:
-    """A load that a phase counts, and who knows that it is complete."""
-
-    phase: int
-    issue: Instance
-    known: set[Who] = field(default_factory=set[Who])
+        times, arrivals = self.arrivals_known(of, to, issuer)
+        return arrivals[bisect_left(times, time)]
 
 
 @dataclass(slots=True, eq=False)
@@ -54,9 +57,9 @@ class _Barrier:
 
     A phase takes `count` arrivals; the one under way still takes `pending` of them and `nbytes`
     bytes. `clock` and `far` say who has arrived in it, in this block and in others of the cluster.
-    Of the phases that are completed, `done` has what each hands on and `loads` the loads that each
-    counted; `known` is how many of them each who waits has seen, `seen` when each agent as a whole
-    had seen how many.
+    Of the phases that are completed, `done` has what each hands on; of all, `ends` has the waits
+    behind each, which end the loads that it counts. `known` is how many phases each who waits has
+    seen, `seen` when each agent as a whole had seen how many.
     """
 
     count: int
@@ -65,7 +68,7 @@ class _Barrier:
     clock: dict[Agent, Instance] = field(default_factory=dict["Agent", Instance])
     far: set[Agent] = field(default_factory=set["Agent"])
     done: list[Clock] = field(default_factory=list[Clock])
-    loads: list[_Load] = field(default_factory=list["_Load"])
+    ends: list[list[Instance]] = field(default_factory=lambda: [[]])
     known: dict[Who, int] = field(default_factory=dict[Who, int])
     seen: dict[Agent, list[tuple[int, int]]] = field(
         default_factory=dict["Agent", "list[tuple[int, int]]"]
@@ -75,6 +78,7 @@ class _Barrier:
         """Begin the next phase once this one has all it takes."""
         if self.pending == 0 and self.nbytes == 0:
             self.done.append(dict(self.clock))
+            self.ends.append([])
             self.far.clear()
             self.pending = self.count
 
@@ -82,10 +86,23 @@ class _Barrier:
 def role_order(events: Sequence[Event]) -> tuple[RoleOrder, dict[Instance, list[Instance]]]:
     """What roles know of each other, and the waits behind which bulk loads are complete."""
     work = _Roles()
-    for batch in _batches(events):
+    for batch in _batches(_meeting(events)):
         work.run(batch)
     known = {who: (times, clocks) for who, (times, clocks) in work.known.items()}
     return RoleOrder(known, tuple(work.stuck)), work.ends
+
+
+def _meeting(events: Iterable[Event]) -> list[Event]:
+    """The events at barriers, of which there is one for several others."""
+    is_one: dict[Statement, bool] = {}
+    out: list[Event] = []
+    for e in events:
+        s = e.statement
+        if s not in is_one:
+            is_one[s] = e.use is not None or isinstance(s, NamedSync | BarrierArrive)
+        if is_one[s]:
+            out.append(e)
+    return out
 
 
 def _batches(events: Sequence[Event]) -> Iterator[dict[Agent, list[Event]]]:
@@ -99,7 +116,9 @@ def _batches(events: Sequence[Event]) -> Iterator[dict[Agent, list[Event]]]:
             yield batch
             batch = {}
         around = here
-        batch.setdefault(agent, []).append(e)
+        if agent not in batch:
+            batch[agent] = []
+        batch[agent].append(e)
     if batch:
         yield batch
 
@@ -132,12 +151,12 @@ class _Roles:
 
     def _take(self, e: Event) -> bool:
         """One event; False when it has to wait."""
-        s = e.statement
-        if isinstance(s, NamedSync | BarrierArrive):
-            return self._named(e, s)
         if e.use is None:
-            return True
-        if e.slot is None or any(isinstance(b, tuple) for b in e.instance.branches):
+            s = e.statement
+            assert isinstance(s, NamedSync | BarrierArrive)
+            return self._named(e, s)
+        around = e.instance.branches
+        if e.slot is None or (around and any(isinstance(b, tuple) for b in around)):
             self._lost.add(e.use.barrier)
         if e.use.barrier in self._lost:
             return True
@@ -170,7 +189,7 @@ class _Roles:
                 self._lost.add(use.barrier)
             case Act.DELIVER:
                 assert e.nbytes is not None
-                m.loads.append(_Load(len(m.done), e.instance))
+                self.ends[e.instance] = m.ends[-1]
                 m.nbytes -= e.nbytes
                 m.advance()
             case _:
@@ -184,26 +203,28 @@ class _Roles:
         phases = known if known % 2 != e.parity else known + 1
         if phases > len(m.done):
             return False
+        for row in m.ends[m.known.get(who, 0) : phases]:
+            row.append(e.instance)
         m.known[who] = phases
         if who[1] is None:
             m.seen.setdefault(who[0], []).append((e.instance.time, phases))
         if phases:
             self._learn(e, who, m.done[phases - 1])
-        for load in m.loads:
-            if load.phase < phases and who not in load.known:
-                load.known.add(who)
-                self.ends.setdefault(load.issue, []).append(e.instance)
         return True
 
     def _told(self, m: _Barrier, who: Who) -> int:
         """How many phases others had seen before they arrived, as it is known of them."""
+        if not m.seen or (len(m.seen) == 1 and who[0] in m.seen):
+            return 0
         found = self.known.get(who) or self.known.get((who[0], None))
         clock: Clock = found[1][-1] if found is not None and found[1] else {}
         told = 0
-        for agent, arrival in clock.items():
-            seen = m.seen.get(agent, []) if agent != who[0] else []
-            at = bisect_left(seen, (arrival.time, 0))
-            told = max(told, seen[at - 1][1] if at else 0)
+        for agent, seen in m.seen.items():
+            if agent == who[0] or agent not in clock:
+                continue
+            at = bisect_left(seen, (clock[agent].time, 0))
+            if at and seen[at - 1][1] > told:
+                told = seen[at - 1][1]
         return told
 
     def _named(self, e: Event, s: NamedSync | BarrierArrive) -> bool:
@@ -250,6 +271,5 @@ class _Roles:
 
 def _join(clock: dict[Agent, Instance], more: Clock) -> None:
     for agent, arrival in more.items():
-        mine = clock.get(agent)
-        if mine is None or mine.time < arrival.time:
+        if agent not in clock or clock[agent].time < arrival.time:
             clock[agent] = arrival

@@ -14,7 +14,7 @@ from fusewright.kir.analysis.completion import Completions, has_operations, with
 from fusewright.kir.analysis.meetings import NEVER, Meeting, meetings
 from fusewright.kir.analysis.sites import KEPT, BranchScope, Path, StatementSite, contains
 from fusewright.kir.analysis.times import UNIT
-from fusewright.kir.analysis.unfinished import is_complete
+from fusewright.kir.analysis.unfinished import incomplete
 from fusewright.kir.analysis.uniformity import is_block_uniform
 from fusewright.kir.insertion import insert, next_sync_id
 from fusewright.kir.ir import (
@@ -89,9 +89,8 @@ class _Work:
     def check_phases(self, done: Completions) -> None:
         """What no wait for groups completes: bulk loads, and operations that another role meets
         without any order."""
-        for m in self.listed:
-            if is_complete(m, done):
-                continue
+        roles = [m for m in self.listed if m.completes.kind is None or m.agent != m.issue.agent]
+        for m in incomplete(roles, done):
             end = "the end" if m.meets is None else _dotted(m.meets.path)
             if m.completes.kind is None:
                 raise UnsupportedError(
@@ -113,8 +112,8 @@ class _Work:
         """One commit behind the last operation of each group that has none, and one fence before
         products that follow each other."""
         open_: dict[StatementSite, list[Meeting]] = {}
-        for m in self.listed:
-            if m.completes.kind is not None and not is_complete(m, done):
+        for m in incomplete(self.listed, done):
+            if m.completes.kind is not None:
                 open_.setdefault(m.site, []).append(m)
         loose: list[_Operation] = []
         for site, met in open_.items():
@@ -163,10 +162,11 @@ class _Work:
         """Waits before what meets an operation first, each for as few groups as it may."""
         keeps: _Keeps = {}
         done = with_planned(base, self._with(keeps))
-        for m in self.listed:  # what is complete stays so with further waits
-            while not is_complete(m, done):
-                self._end(m, keeps, done)
-                done = with_planned(base, self._with(keeps))
+        listed = list(incomplete(self.listed, done))
+        while listed:  # what is complete stays so with further waits
+            self._end(listed[0], keeps, done)
+            done = with_planned(base, self._with(keeps))
+            listed = list(incomplete(listed, done))
         for gap, syncs in self._waits(keeps).items():
             self.added.setdefault(gap, []).extend(syncs)
 
@@ -280,7 +280,15 @@ class _Operation:
 def _operation(
     site: StatementSite, kind: AsyncKind, met: Sequence[Meeting], kernel: Kernel
 ) -> _Operation:
-    places = [place_of(m, kernel) for m in met]
+    alike: dict[object, Meeting] = {}
+    for m in met:
+        depth = 0
+        for x, y in zip(m.issue.coords, m.coords, strict=False):
+            if x != y:
+                break
+            depth += 1
+        alike.setdefault((m.meets, depth), m)
+    places = [place_of(m, kernel) for m in alike.values()]
     body = max((*(body for body, _ in places), _loop_of_batches(site, kind, kernel)), key=len)
     return _Operation(site, kind, body, site.path[len(body)], tuple(dict.fromkeys(places)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from fusewright.core.conditions import TRUE
@@ -22,11 +23,13 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.traits import RegisterUse
 from fusewright.kir.traverse import (
-    body_fields,
+    HAVE_BODIES,
+    KEPT,
+    bodies_of,
     map_body,
+    own_buffers,
     register_uses,
     registers_written,
-    walk_statements,
     with_bodies,
 )
 
@@ -35,20 +38,24 @@ Slot: TypeAlias = tuple[Buffer, int]
 
 @dataclass(slots=True)
 class _Copies:
-    """What registers hold a copy of, and by register those that hold a copy of it."""
+    """What registers hold a copy of, and by register those that hold a copy of it; the `buffers`
+    that any of either are in, or were."""
 
     sources: dict[Slot, Operand] = field(default_factory=dict[Slot, Operand])
     users: dict[Slot, tuple[Slot, ...]] = field(default_factory=dict[Slot, tuple[Slot, ...]])
+    buffers: set[Buffer] = field(default_factory=set[Buffer])
 
     def fork(self) -> _Copies:
         """The same, to be changed by itself."""
-        return _Copies(dict(self.sources), dict(self.users))
+        return _Copies(dict(self.sources), dict(self.users), set(self.buffers))
 
     def add(self, slot: Slot, source: Operand) -> None:
         """Note that a register, which holds no known copy, was copied from a source."""
         self.sources[slot] = source
+        self.buffers.add(slot[0])
         origin = _slot(source) if isinstance(source, Reg) else None
         if origin is not None:
+            self.buffers.add(origin[0])
             self.users[origin] = (*self.users.get(origin, ()), slot)
 
     def forget(self, r: Reg, width: int) -> None:
@@ -88,24 +95,24 @@ def _body(body: Body, copies: _Copies) -> Body:
 
 def _statement(s: Statement, copies: _Copies) -> Statement:
     """The statement with its reads replaced; `copies` is brought up to date behind it."""
-    if body_fields(type(s)):
+    if HAVE_BODIES[type(s)]:
         if isinstance(s, For):  # an earlier iteration may have written
             _forget_written(s, copies)
         new = with_bodies(s, lambda body: _body(body, copies.fork()))
         _forget_written(s, copies)
         return new
-    new = _read(s, copies)
-    if copies.sources:
+    new = s
+    if copies.sources and not copies.buffers.isdisjoint(own_buffers(s)):
+        new = _read(s, copies)
         for use in registers_written(new):
             copies.forget(use.reg, use.width)
-    _remember(new, copies)
+    if isinstance(new, Compute) and new.fn == "copy":
+        _remember(new, copies)
     return new
 
 
 def _read(s: Statement, copies: _Copies) -> Statement:
     """The statement with the operands that it reads at once taken from where they were copied."""
-    if not copies.sources:
-        return s
     instead: dict[Node, Operand] = {}
     targets: set[Node] = set()
     for use in register_uses(s):
@@ -150,8 +157,8 @@ def _slot(r: Reg) -> Slot | None:
     return None if index is None else (r.buffer, index)
 
 
-def _remember(s: Statement, copies: _Copies) -> None:
-    if not isinstance(s, Compute) or s.fn != "copy" or s.predicate != TRUE:
+def _remember(s: Compute, copies: _Copies) -> None:
+    if s.predicate != TRUE:
         return
     target, source = _slot(s.dst), s.operands[0]
     is_lasting = isinstance(source, Imm | Arg) or (isinstance(source, Reg) and _slot(source))
@@ -164,8 +171,18 @@ def _is(o: Operand, slot: Slot) -> bool:
 
 
 def _forget_written(s: Statement, copies: _Copies) -> None:
-    if not copies.sources:
-        return
-    for inner in walk_statements(s):
-        for use in registers_written(inner):
+    for use in _written_below(s) if copies.sources else ():
+        if use.reg.buffer in copies.buffers:
             copies.forget(use.reg, use.width)
+
+
+@lru_cache(maxsize=KEPT)
+def _written_below(s: Statement) -> tuple[RegisterUse, ...]:
+    """What the statements below one write, each of the same registers once."""
+    found: dict[object, RegisterUse] = {}
+    for body in bodies_of(s):
+        for inner in body:
+            below = _written_below(inner) if HAVE_BODIES[type(inner)] else ()
+            for use in below or registers_written(inner):
+                found[use.reg.buffer, use.reg.index, use.width] = use
+    return tuple(found.values())

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 from fusewright.kir.ir import Alloc, Body, Buffer, For, If, Kernel, Statement, SyncStatement
 from fusewright.kir.traverse import (
+    HAVE_BODIES,
     KEPT,
+    all_statements,
     bodies_of,
-    body_fields,
     map_bodies,
     own_buffers,
     registers_written,
-    walk_statements,
 )
 from fusewright.memory import Memory
 
@@ -24,10 +24,10 @@ def remove_dead(kernel: Kernel) -> Kernel:
     checks:   nothing; statements of other kinds are kept with all they mention
     order:    after copies are propagated
     """
-    live = _live(kernel)
+    live = frozenset(_live(kernel))
 
     def keep(body: Body) -> Body:
-        out = tuple(s for s in body if not _is_dead(s, live))
+        out = tuple([s for s in body if not _is_dead(s, live)])
         return body if len(out) == len(body) else out
 
     return map_bodies(kernel, keep)
@@ -45,13 +45,13 @@ def targets_of_write(s: Statement) -> frozenset[Buffer]:
     return frozenset(() if any(b.memory is Memory.GLOBAL for b in written) else written)
 
 
-def _is_dead(s: Statement, live: dict[Buffer, None]) -> bool:
+def _is_dead(s: Statement, live: frozenset[Buffer]) -> bool:
     match s:
         case Alloc():
             return s.buffer not in live
-        case _ if not body_fields(type(s)):
+        case _ if not HAVE_BODIES[type(s)]:
             targets = targets_of_write(s)
-            return bool(targets) and targets.isdisjoint(live)
+            return not (targets & live) if targets else False
         case For():
             return not s.body
         case If():
@@ -64,13 +64,15 @@ def _live(kernel: Kernel) -> dict[Buffer, None]:
     """The buffers that reach an effect, found by marking backwards from the effects."""
     feeds: dict[Buffer, list[Buffer]] = {}
     work: list[Buffer] = []
-    for s in walk_statements(kernel):
-        if isinstance(s, Alloc):
+    for s in all_statements(kernel):
+        if type(s) is Alloc:
             continue
         mentioned = own_buffers(s)
         targets = targets_of_write(s)
         for target in targets:
-            feeds.setdefault(target, []).extend(mentioned)
+            if target not in feeds:
+                feeds[target] = []
+            feeds[target] += mentioned
         if not targets:
             work += mentioned
     live: dict[Buffer, None] = {}
@@ -78,5 +80,5 @@ def _live(kernel: Kernel) -> dict[Buffer, None]:
         b = work.pop()
         if b not in live:
             live[b] = None
-            work += feeds.get(b, ())
+            work += dict.fromkeys(feeds.pop(b, ()))
     return live

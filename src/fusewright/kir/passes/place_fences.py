@@ -30,23 +30,28 @@ def place_fences(kernel: Kernel, target: Target) -> Kernel:
     checks:   none; a hazard without a sync stays for the static pair check to report
     order:    after pack_shared (addresses make hazards), before prune_syncs
     """
-    pending = list(unfenced(kernel))
+    pending: list[Hazard] = list(unfenced(kernel))
+    if not pending:
+        return kernel
     syncs = sync_points(kernel)
     ways = {h: tuple(handed_on(h, [p for _, p in syncs])) for h in pending}
     places = {s.path: s for s in sites(kernel)}
+    found: dict[tuple[Path, int, Memory], _FencePlace] = {}
+    offers: dict[Hazard, list[_FencePlace]] = {}
+    for h in pending:
+        listed = [((g.body, g.index, g.fence.space), g) for g in _offers(h, syncs, places)]
+        offers[h] = [found.setdefault(key, g) for key, g in listed]
+    covers = {g: [h for h in pending if is_covered(h, ways[h], (g.fence,))] for g in found.values()}
     added: dict[tuple[Path, int], list[ProxyFence]] = {}
     number = next_sync_id(kernel)
     while pending:
-        offers: dict[tuple[Path, int, Memory], _FencePlace] = {}
-        for h in pending:
-            for g in _offers(h, syncs, places):
-                offers.setdefault((g.body, g.index, g.fence.space), g)
-        gaps = list(offers.values())
-        covered = [[h for h in pending if is_covered(h, ways[h], (g.fence,))] for g in gaps]
-        if not any(covered):
+        left = frozenset(pending)
+        gaps = [g for h in pending for g in offers[h]]
+        covered = {g: [h for h in covers[g] if h in left] for g in gaps}
+        if not any(covered.values()):
             break
-        most = max(covered, key=len)
-        gap = gaps[covered.index(most)]
+        gap = max(covered, key=lambda g: len(covered[g]))
+        most = covered[gap]
         fence = ProxyFence(number, f"proxy {most[0]}", gap.fence.space)
         added.setdefault((gap.body, gap.index), []).append(fence)
         pending = [h for h in pending if h not in most]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
@@ -162,6 +162,10 @@ def _prune_by_trial(kernel: Kernel) -> Kernel:
     return kernel
 
 
+_Ways: TypeAlias = Mapping[Hazard, Sequence[Hazard]]
+"""By write before an access of the async proxy the ways to where its thread fences."""
+
+
 class _Trials:
     """Judges changes of single syncs. Which accesses conflict, and which iterations meet what is
     under way, does not depend on barriers and fences, so that it is found once; changes of waits
@@ -181,7 +185,7 @@ class _Trials:
         self._syncs = [(site, p) for site, p in sync_points(kernel)]
         self._fences = {f.statement: f for f in fences_of(kernel)}
         self._proxies = proxy_hazards(kernel)
-        self._known_ways: dict[tuple[Hazard, tuple[int, ...]], Sequence[Hazard]] = {}
+        self._known_ways: dict[tuple[int, ...], tuple[Sequence[SyncPoint], _Ways]] = {}
         self._nbare = self._bare(self._syncs, list(self._fences.values()))
         self._keepers = {
             h: {sync_id(site) for site, p in self._syncs if orders(p, h)}
@@ -242,14 +246,16 @@ class _Trials:
         self, syncs: Sequence[tuple[StatementSite, SyncPoint]], fences: Iterable[Fence]
     ) -> int:
         """How many writes by threads no fence covers."""
-        points, listed = [p for _, p in syncs], list(fences)
-        return sum(not is_covered(h, self._ways(h, points), listed) for h in self._proxies)
+        listed, ways = list(fences), self._ways([p for _, p in syncs])
+        return sum(not is_covered(h, ways[h], listed) for h in self._proxies)
 
-    def _ways(self, h: Hazard, points: Sequence[SyncPoint]) -> Sequence[Hazard]:
-        key = h, tuple(id(p) for p in points)
-        if key not in self._known_ways:
-            self._known_ways[key] = tuple(handed_on(h, points))
-        return self._known_ways[key]
+    def _ways(self, points: Sequence[SyncPoint]) -> _Ways:
+        """By write the ways to where its thread fences at the latest."""
+        key = tuple([id(p) for p in points])
+        if key not in self._known_ways:  # points are kept, so that no other ones get their numbers
+            ways = {h: tuple(handed_on(h, points)) for h in self._proxies}
+            self._known_ways[key] = points, ways
+        return self._known_ways[key][1]
 
 
 def _prunable(kernel: Kernel) -> list[SyncStatement]:

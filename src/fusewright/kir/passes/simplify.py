@@ -22,7 +22,7 @@ from fusewright.kir.ir import Body, For, Guarded, If, Kernel, RegVar, Statement
 from fusewright.kir.passes.copy_propagation import propagate_copies
 from fusewright.kir.passes.dce import remove_dead
 from fusewright.kir.substitute import Substitution
-from fusewright.kir.traverse import body_fields, map_body, with_bodies
+from fusewright.kir.traverse import HAVE_BODIES, map_body, with_bodies
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -51,7 +51,7 @@ def settle_body(body: Body, known: frozenset[Cond]) -> Body:
 
 
 def _statement(s: Statement, known: frozenset[Cond]) -> Statement | Iterable[Statement]:
-    if not body_fields(type(s)):
+    if not HAVE_BODIES[type(s)]:
         if not isinstance(s, Guarded):
             return s
         predicate = settle(s.predicate, known)
