@@ -1,6 +1,7 @@
 """`python -m bench.orders`: chains of kernels that like different orders of axes in memory.
 
-All values between them in one order, and each in that for which the chain takes the least.
+By the forms for the whole program, and with each value between kernels in the order for which the
+chain takes the least.
 
 Times are those that the cost model predicts; no GPU is needed. A chain is written as its steps and
 their axes: `sort1-scan3 L` sorts along axis 1, then scans along axis 3, of an image whose channels
@@ -35,8 +36,7 @@ PROGRAMS: tuple[str, ...] = (
     *(f"soft3-sort3-{m}-sort1-soft1 8x4096x14x14 FL" for m in MIDDLE),
     *(f"soft3-sort3-{m}-sort1-soft1 16x2048x14x14 FL" for m in MIDDLE),
 )
-"""Chains that begin with kernels along the fast axis of the argument and end with some along that
-of the result: one of the kernels between puts its values across."""
+"""Chains of which the forms for the whole program are not the best."""
 
 
 def traced(name: str) -> fw.Fusion:
@@ -69,7 +69,7 @@ def main() -> None:
     """Prints a line for each chain."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="chains, default all")
-    print("| chain | one order, us | an order each, us |")
+    print("| chain | forms for the whole, us | an order each, us |")
     print("|---|---|---|")
     for name in parser.parse_args().names or PROGRAMS:
         one, each = (predicted(traced(name), by_groups=b) for b in (False, True))

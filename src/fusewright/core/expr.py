@@ -92,10 +92,8 @@ class Var(Atom):
         self.upper = None if upper is None else as_expr(upper)
         self.multiple_of = multiple_of
         self._seal(name)
-        low = self.lower.interval[0]
-        high = None if self.upper is None else self.upper.interval[1]
-        self.interval = intervals.multiples((low, high), multiple_of)
-        self.divisor = multiple_of
+        limits = self.lower.interval[0], None if self.upper is None else self.upper.interval[1]
+        self.interval, self.divisor = intervals.multiples(limits, multiple_of), multiple_of
 
 
 class Sum(Polynomial, Expr):
