@@ -1,76 +1,79 @@
-"""`python -m bench.orders`: sorts, searches and sums by segment beside torch, on one GPU.
+"""`python -m bench.orders`: chains of kernels that like different orders of axes in memory.
 
-Prints for every case microseconds of ours and of torch's (medians of interleaved rounds, as
-`bench.harness` has them), kernels, and the time of a copy of the operands and results.
+By the forms for the whole program, and with each value between kernels in the order for which the
+chain takes the least.
+
+Times are those that the cost model predicts; no GPU is needed. A chain is written as its steps and
+their axes: `sort1-scan3 L` sorts along axis 1, then scans along axis 3, of an image whose channels
+are the fast axis (`L`) or the slow one (`F`); `LL`, `LF`: as the results have to be.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 import fusewright as fw
-from bench.harness import Launcher, floor_of, interleaved, random_inputs
+from fusewright import forms
+from fusewright.form_times import predicted_us
+from fusewright.fusion.passes.store_in_orders import store_in_orders
+from fusewright.target import target_of
 
-SORTED = ((65536, 64), (16384, 256), (4096, 1024), (1024, 4096), (64, 65536), (1, 1 << 20))
+LAST = (0, 2, 3, 1)
+STEPS: dict[str, Callable[[Any, int], Any]] = {
+    "sort": lambda x, axis: fw.sort(x, axis=axis),
+    "scan": lambda x, axis: fw.cumulative_sum(x, axis=axis) * 0.01,
+    "soft": lambda x, axis: fw.nn.softmax(x, axis=axis) * x,
+    "norm": lambda x, axis: (
+        x * fw.rsqrt(fw.mean(x * x, axis=tuple(a for a in range(4) if a != axis), keepdims=True))
+    ),
+}
+MIDDLE = ("sort2", "scan2", "soft2", "scan2-sort2", "sort2-scan2", "soft2-scan2")
+FURTHER = ("sort2-soft2", "scan2-soft2", "soft2-sort2")
+PROGRAMS: tuple[str, ...] = (
+    *(f"soft3-sort3-{m}-sort1-soft1 16x4096x14x14 FL" for m in (*MIDDLE, *FURTHER)),
+    *(f"soft3-sort3-{m}-sort1-soft1 8x4096x14x14 FL" for m in MIDDLE),
+    *(f"soft3-sort3-{m}-sort1-soft1 16x2048x14x14 FL" for m in MIDDLE),
+)
+"""Chains of which the forms for the whole program are not the best."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A program, the same for torch, and the operands; integers are below `high`."""
+def traced(name: str) -> fw.Fusion:
+    """The program of a name, with its results in the order that it says."""
+    chain, shape, ends = name.split()
 
-    name: str
-    ours: Callable[..., Any]
-    torchs: Callable[..., Any]
-    operands: tuple[tuple[tuple[int, ...], str], ...]
-    high: int = 1 << 20
+    def fn(x: Any) -> Any:
+        for step in chain.split("-"):
+            x = STEPS[step[:4]](x, int(step[4]))
+        return x
+
+    n, c, h, w = map(int, shape.split("x"))
+    strides = (c * h * w, 1, w * c, c) if ends[0] == "L" else None
+    fusion = fw.trace(fn, fw.TensorSpec((n, c, h, w), "float32", strides=strides))
+    return store_in_orders(fusion, [LAST if ends[1] == "L" else None])
 
 
-def cases() -> list[Case]:
-    """Rows from 64 to a million elements, and few and many segments."""
-    out: list[Case] = []
-    for rows, size in SORTED:
-        operand = (((rows, size), "float32"),)
-        shape = f"{rows}x{size}"
-        out += [
-            Case(f"sort {shape}", fw.sort, lambda x: torch.sort(x).values, operand),
-            Case(f"argsort {shape}", fw.argsort, lambda x: torch.argsort(x, stable=True), operand),
-            Case(f"topk 4 {shape}", lambda x: tuple(fw.topk(x, 4)), lambda x: x.topk(4), operand),
-        ]
-    for segments in (16, 1024, 65536):
-        operands = (((1 << 18, 32), "float32"), ((1 << 18,), "int64"))
-
-        def add(v: Any, i: Any, n: int = segments) -> Any:
-            return torch.zeros(n, v.shape[1], device=v.device).index_add_(0, i, v)
-
-        def ours(v: Any, i: Any, n: int = segments) -> Any:
-            return fw.segment_sum(v, i, n)
-
-        out.append(Case(f"segment_sum {segments}", ours, add, operands, segments))
-    return out
+def predicted(fusion: fw.Fusion, *, by_groups: bool) -> float:
+    """Microseconds of the form that is chosen, with or without an order for each value."""
+    most, target = forms.MAX_ASKED, target_of("sm_90a")
+    forms.MAX_ASKED = most if by_groups else 0
+    try:
+        form = forms.chosen_form(fusion, target)
+        return predicted_us(form, target)
+    finally:
+        forms.MAX_ASKED = most
 
 
 def main() -> None:
-    """Every case, one line each."""
-    print(f"{torch.cuda.get_device_name()}: microseconds")
-    print(f"{'case':28} {'ours':>9} {'torch':>9} {'copy':>9}  kernels")
-    for c in cases():
-        arrays = random_inputs(c.operands, c.high)
-        specs = [fw.TensorSpec(tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in arrays]
-        program = fw.compile(fw.trace(c.ours, *specs))
-        launcher = Launcher(program)
-        nbytes = 2 * sum(a.numel() * a.element_size() for a in arrays)
-        fns: dict[str, Callable[[], Any]] = {
-            "ours": lambda launcher=launcher, arrays=arrays: launcher(*arrays),
-            "torch": lambda c=c, arrays=arrays: c.torchs(*arrays),
-            "copy": floor_of(nbytes, read_mostly=False),
-        }
-        found = interleaved(fns)
-        times = " ".join(f"{found[k]:9.1f}" for k in ("ours", "torch", "copy"))
-        print(f"{c.name:28} {times}  {len(program.launches)}", flush=True)
+    """Prints a line for each chain."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="chains, default all")
+    print("| chain | forms for the whole, us | an order each, us |")
+    print("|---|---|---|")
+    for name in parser.parse_args().names or PROGRAMS:
+        one, each = (predicted(traced(name), by_groups=b) for b in (False, True))
+        print(f"| {name} | {one:.1f} | {each:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

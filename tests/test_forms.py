@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright import driver, forms
+from fusewright import driver, form_times, forms
 from fusewright.errors import InternalError
 from fusewright.forms import chosen_form, prepare
 from fusewright.host.form import form
@@ -249,11 +249,11 @@ def test_a_form_that_takes_longer_by_its_bytes_alone_is_not_scheduled(
     fusion = fw.trace(short_rows_behind, *[S((80, 4096, 25), "bfloat16")] * 2)
     expected = [len(g) for g in chosen_form(fusion, TARGET).formation.groups]
     decided: list[Any] = []
-    original = forms.decided
-    monkeypatch.setattr(forms, "decided", lambda *a: decided.append(a) or original(*a))
+    original = form_times.decided
+    monkeypatch.setattr(form_times, "decided", lambda *a: decided.append(a) or original(*a))
     assert [len(g) for g in chosen_form(fusion, TARGET).formation.groups] == expected
     few = len(decided)
-    monkeypatch.setattr(forms, "_least_us", lambda *_: 0.0)
+    monkeypatch.setattr(form_times, "_least_us", lambda *_: 0.0)
     assert [len(g) for g in chosen_form(fusion, TARGET).formation.groups] == expected
     assert few < len(decided) - few
 
@@ -264,15 +264,15 @@ def test_a_form_is_scheduled_until_it_takes_too_long() -> None:
 
     chosen = chosen_form(fw.trace(two, S((4096, 4096), "float32")), TARGET)
     assert len(chosen.formation.groups) == 2
-    whole = forms._Clock(TARGET, Decisions())
+    whole = form_times.Clock(TARGET, Decisions())
     us = whole.us(chosen)
     for limit, count in ((0.0, 0), (0.999 * us, 2), (us, 2), (1.001 * us, 2)):
         decisions = Decisions()
-        assert forms._Clock(TARGET, decisions).is_within(chosen, limit) == (limit >= us)
+        assert form_times.Clock(TARGET, decisions).is_within(chosen, limit) == (limit >= us)
         assert len(decisions.made) == count
     first = dataclasses.replace(chosen, handicap=4.0)
     decisions = Decisions()
-    assert not forms._Clock(TARGET, decisions).is_within(first, 4 * whole.least_rank(chosen))
+    assert not form_times.Clock(TARGET, decisions).is_within(first, 4 * whole.least_rank(chosen))
     assert len(decisions.made) < 2
 
 
@@ -311,5 +311,5 @@ def test_forms_that_may_take_the_least_are_scheduled_first() -> None:
 def test_no_launch_is_predicted_to_take_less_than_its_bytes(fn: Any) -> None:
     fusion = fw.trace(fn, S((4000, 1111), "bfloat16"))
     chosen = chosen_form(fusion, TARGET)
-    clock = forms._Clock(TARGET, Decisions())
+    clock = form_times.Clock(TARGET, Decisions())
     assert 0 < clock.least_rank(chosen) <= clock.rank(chosen)

@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cuda",),
     ("host",),
     ("runtime",),
+    ("form_times",),
     ("forms",),
     ("kernel",),
     ("programs",),

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fusewright import knobs
-from fusewright.errors import InternalError, ScheduleError, SpecError, UnsupportedError
+from fusewright.errors import InternalError, SpecError
+from fusewright.form_times import Clock, Form, moved_us
+from fusewright.fusion.bordered import bordered_groups, may_lie
 from fusewright.fusion.ir import (
-    Alone,
     Fusion,
-    IndexMap,
     Parts,
     Reduce,
-    Resize,
     Scan,
-    Take,
-    TakeAlong,
     Tensor,
 )
-from fusewright.fusion.orders import Order, Orders
+from fusewright.fusion.least_orders import least_orders
+from fusewright.fusion.orders import Order, Orders, c_order
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.crop_joins import crop_joins
 from fusewright.fusion.passes.crop_products import crop_products
@@ -38,7 +36,7 @@ from fusewright.fusion.passes.decompose import decompose
 from fusewright.fusion.passes.drop_identities import drop_identities
 from fusewright.fusion.passes.fill_lines import fill_lines
 from fusewright.fusion.passes.fold_crops import fold_crops
-from fusewright.fusion.passes.fold_empty import fold_empty, is_empty
+from fusewright.fusion.passes.fold_empty import fold_empty
 from fusewright.fusion.passes.fold_moves import fold_moves
 from fusewright.fusion.passes.follow_memory import Followed, follow_memory, wanted_orders
 from fusewright.fusion.passes.hoist_crops import hoist_crops
@@ -56,6 +54,7 @@ from fusewright.fusion.passes.narrow_sums import narrow_sums
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
+from fusewright.fusion.passes.reduce_runs import reduce_runs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions, walked_variances
 from fusewright.fusion.passes.select_joins import select_joins
@@ -68,28 +67,19 @@ from fusewright.fusion.passes.strip_partials import strip_partials
 from fusewright.fusion.passes.tile_partials import tile_partials
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
-from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
+from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.fusion.spec import check_body
 from fusewright.fusion.walked_rows import SHORTEST
 from fusewright.host.choose_partitions import formed, reductions_before_scans
-from fusewright.host.fills import attach_fills
-from fusewright.host.form import Formation
 from fusewright.host.groups import MAX_OPERANDS
-from fusewright.host.move_work import move_work
-from fusewright.host.moves import Moves
-from fusewright.host.place import place
 from fusewright.host.product_forms import (
     prepare_products,
     product_kernels,
     products_in_place,
     whole_products,
 )
-from fusewright.host.segment import Segment, segments
-from fusewright.host.subspans import Subspan
-from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.rating import (
     Decisions,
-    decided,
 )
 from fusewright.target import Target
 
@@ -106,30 +96,10 @@ MAX_HELD = 16
 """Reductions in parts at most of which a form without parts is looked at: each would have a launch
 of its own, where lists of tensors have one for many. Of 40 tensors, 37 of them in parts, it took a
 third of the time of Python and was never near."""
+MAX_ASKED = 64
+"""Times that groups are asked what they take with their borders in given orders."""
 MAX_ALONE = 3
 """Values that lie across of which each is looked at alone; of more, all together only."""
-COUNTED = 0.9
-"""The share of an array's bytes that the model counts at least where all are accessed: it looks at
-a sample of warps."""
-ROUNDING = 1e-9
-"""By how much a sum of times may be off, relative to it, as it is rounded."""
-READS_IN_PART = (Resize, IndexMap, Take, TakeAlong)
-"""Operations that may leave a part of their operand unread."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """A fusion as its kernels compute it, what each of them computes, and the orders of axes of
-    values that lie in no C order, or would rather not."""
-
-    fusion: Fusion
-    formation: Formation
-    orders: Orders = field(default_factory=Orders)
-    handicap: float = 1.0
-    """By how much it has to be faster than others: what moves more bytes, or takes more launches,
-    is taken only where the errors of both predictions do not matter."""
-    cluster_handicap: float = 1.0
-    """By how much its launches whose blocks wait for each other have to be."""
 
 
 def chosen_form(
@@ -152,7 +122,7 @@ def chosen_form(
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
-    clock = _Clock(target, decisions or Decisions())
+    clock = Clock(target, decisions or Decisions())
     best = _best(forms, clock)
     if merged is not fusion and _could_gain(best, clock):
         along = _moves_folded(merged, target, before=fusion)
@@ -160,9 +130,11 @@ def chosen_form(
         best = _best([best, *(f for f in more if _is_other(f, best))], clock)
     for followed in other:
         for f in _followed(followed, merged, best):
-            along = _moves_folded(f, target, before=fusion)
-            more = _forms(along, moves_to_hoist(along, target), target, followed.orders)
-            best = _best([best, *more], clock)
+            best = _best([best, *_forms_of(f, fusion, target, followed.orders)], clock)
+    chosen = _by_groups(fusion, other, best, target, clock)
+    if chosen is not None and chosen.orders not in [f.orders for f in other]:
+        more = _forms_of(chosen.fusion, fusion, target, chosen.orders)
+        best = _best([best, *more], clock)
     for chosen in _choices(across):
         least = _copy_us(chosen, target) + clock.bytes_us(fusion)
         if clock.us(best) > least:
@@ -174,7 +146,7 @@ def chosen_form(
     return replace(best, orders=Orders(other[0].orders, best.orders.actual))
 
 
-def _best(forms: Sequence[Form], clock: _Clock) -> Form:
+def _best(forms: Sequence[Form], clock: Clock) -> Form:
     """The first of the fewest kernels among those whose times the model does not tell apart from
     the least. A form that takes longer by its bytes alone is not scheduled, nor is the rest of one
     that does so with what is scheduled of it: so those that may take the least are looked at first.
@@ -251,6 +223,46 @@ def _in_other_orders(fusion: Fusion) -> list[Followed]:
     return [f for f in (first, second) if f.orders and (f is first or f.orders != first.orders)]
 
 
+def _forms_of(
+    other: Fusion, fusion: Fusion, target: Target, orders: Mapping[str, Order]
+) -> list[Form]:
+    """The forms of a fusion on axes in `other` orders."""
+    along = _moves_folded(other, target, before=fusion)
+    return _forms(along, moves_to_hoist(along, target), target, orders)
+
+
+def _by_groups(
+    fusion: Fusion, other: Sequence[Followed], best: Form, target: Target, clock: Clock
+) -> Followed | None:
+    """The fusion with each value that kernels hand on in the order for which all groups together
+    take the least, where several may lie in several orders. None where groups and values make no
+    tree, or would have to be asked too often."""
+    stored = _stored(best)
+    domains = {
+        t.name: tuple(
+            dict.fromkeys(
+                (c_order(t.ndim), *(f.orders[t.name] for f in other if t.name in f.orders))
+            )
+        )
+        for t in fusion.values
+        if t.name in stored and may_lie(t)
+    }
+    if sum(len(orders) > 1 for orders in domains.values()) < 2 or fusion.numbers:
+        return None
+
+    def us(part: Fusion) -> float:
+        moves = _moves_folded(part, target)
+        return clock.us(_best(_forms(moves, moves_to_hoist(moves, target), target), clock))
+
+    homes = {t.name: k for k, group in enumerate(best.formation.groups) for t in group}
+    groups = bordered_groups(fusion, homes, domains, us)
+    asked = sum(math.prod(len(domains[n]) for n in g.borders) for g in groups)
+    chosen = least_orders(domains, groups) if asked <= MAX_ASKED else None
+    if chosen is None:
+        return None
+    return follow_memory(fusion, {t: chosen[t.name] for t in fusion.values if t.name in chosen})
+
+
 def _stored(form: Form) -> set[str]:
     """The names of what kernels of a form store for others."""
     home = {t: k for k, group in enumerate(form.formation.groups) for t in group}
@@ -258,7 +270,7 @@ def _stored(form: Form) -> set[str]:
     return {o.name for t in values for o in t.op.operands if home.get(o, home[t]) != home[t]}
 
 
-def _could_gain(form: Form, clock: _Clock) -> bool:
+def _could_gain(form: Form, clock: Clock) -> bool:
     """Whether other loops could help: there are kernels to join, or one that is far from the time
     in which memory moves its bytes."""
     return len(form.formation.groups) > 1 or clock.is_far(form)
@@ -442,7 +454,7 @@ def _joined(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion
     """The fusion with the chosen moves hoisted, and no wide joins."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
     small = cse(move_rematerialisable(split_maps(cse(read))))
-    return cut_joins(prepare_products(small, target), MAX_OPERANDS)
+    return cut_joins(reduce_runs(prepare_products(small, target), MAX_OPERANDS), MAX_OPERANDS)
 
 
 def _in_parts(
@@ -456,121 +468,6 @@ def _in_parts(
     return own_operands(name_parts(cut))
 
 
-class _Clock:
-    """Predicts times for a target. Kernels of one structure are scheduled once."""
-
-    def __init__(self, target: Target, decisions: Decisions) -> None:
-        self._target = target
-        self._forms: dict[Form, tuple[float, float]] = {}
-        self._items: dict[Form, tuple[Segment | Moves, ...]] = {}
-        self._decisions = decisions
-        self._refused: set[object] = set()
-
-    def us(self, form: Form) -> float:
-        """Microseconds of all launches of a form, one after the other."""
-        return self._times(form)[0]
-
-    def _times(self, form: Form) -> tuple[float, float]:
-        """The same, and of those whose blocks wait for each other."""
-        if form not in self._forms:
-            times = [self._of_item(x) for x in self._launches(form)]
-            in_clusters = sum(us for us, waits in times if waits)
-            self._forms[form] = sum(us for us, _ in times), in_clusters
-        return self._forms[form]
-
-    def _launches(self, form: Form) -> tuple[Segment | Moves, ...]:
-        if form not in self._items:
-            placed = place(form.fusion, form.formation)
-            items = segments(form.fusion, placed.items, placed.sites, placed.joined)
-            self._items[form] = tuple(attach_fills(items))
-        return self._items[form]
-
-    def rank(self, form: Form) -> float:
-        """The time by which forms are compared."""
-        us, in_clusters = self._times(form)
-        return (us + (form.cluster_handicap - 1) * in_clusters) * form.handicap
-
-    def least_rank(self, form: Form) -> float:
-        """A time that `rank` is not below, whatever the schedules."""
-        bounds = (_least_us(x, self._target) for x in self._launches(form))
-        return sum(bounds) * form.handicap
-
-    def is_far(self, form: Form) -> bool:
-        """Whether the time of a form is above the least by more than the model errs."""
-        return self.us(form) > self._target.calibration.margin * self.least_rank(form)
-
-    def is_within(self, form: Form, limit: float) -> bool:
-        """Whether the time by which a form is compared may be below a limit, as far as that has to
-        be scheduled to know it: a launch that is not takes the least that any schedule takes."""
-        launches = self._launches(form)
-        bounds = [_least_us(x, self._target) for x in launches]
-        most = limit / form.handicap * (1 + ROUNDING)
-        us, rest = 0.0, sum(bounds)
-        for x, bound in zip(launches, bounds, strict=True):
-            if us + rest > most:
-                return False
-            us, rest = us + self._of_item(x)[0], rest - bound
-        return us <= most
-
-    def bytes_us(self, fusion: Fusion) -> float:
-        """Microseconds in which memory moves the arguments and the results once."""
-        values = (*fusion.inputs, *fusion.outputs)
-        return _moved_us(sum(map(nbytes_estimate, values)), self._target)
-
-    def _of_item(self, item: Segment | Moves) -> tuple[float, bool]:
-        if isinstance(item, Moves):
-            return _of_moves(item, self._target), False
-        if all(is_empty(s.tensor) for s in item.writes):
-            return 0.0, False
-        if any(isinstance(t.op, Alone) for t in item.fusion.outputs):
-            return 0.0, False  # of the program's own, the same in every form
-        return self._of_group(item)
-
-    def _of_group(self, segment: Segment) -> tuple[float, bool]:
-        """The predicted time of a group's kernel, and whether its blocks wait for each other;
-        infinite where none can be scheduled."""
-        key, known = segment.decided_by, self._decisions
-        if key not in self._refused and key not in known.made:
-            try:
-                known.made[key], scheduled = decided(segment.dataflow, self._target)
-            except (ScheduleError, UnsupportedError):
-                self._refused.add(key)
-            else:
-                known.scheduled[key, segment.spelled_by] = scheduled
-        if key in self._refused:
-            return math.inf, False
-        predicted = known.made[key].cost
-        return predicted.us, predicted.cluster > 1 or predicted.gathers
-
-
-def _least_us(item: Segment | Moves, target: Target) -> float:
-    """The least time of a launch: what each has, and that in which memory moves what it writes, and
-    what it reads, unless that may be a part of its arguments only."""
-    if isinstance(item, Moves):
-        return _of_moves(item, target)
-    if any(isinstance(t.op, Alone) or is_empty(t) for t in item.fusion.outputs):
-        return 0.0
-    in_part = any(isinstance(t.op, READS_IN_PART) for t in item.fusion.values)
-    known = target.calibration
-    moved = sum(map(_site_nbytes, () if in_part else item.reads))
-    moved += known.write_weight * sum(map(_site_nbytes, item.writes))
-    start_us = known.launch_us + known.start_us + known.memory_latency_us
-    return start_us + _moved_us(COUNTED * moved, target)
-
-
-def _site_nbytes(site: Subspan) -> int:
-    return site.root.dtype.nbytes * numel_estimate(site.shape)
-
-
-def _of_moves(moves: Moves, target: Target) -> float:
-    """The time of a launch that copies and fills."""
-    return cost(move_work(moves), target).us
-
-
 def _copy_us(values: Iterable[Tensor], target: Target) -> float:
     """The least time in which these values are copied."""
-    return _moved_us(2 * sum(map(nbytes_estimate, values)), target)
-
-
-def _moved_us(nbytes: float, target: Target) -> float:
-    return nbytes / (target.memory_nbytes_per_us * target.calibration.read_share)
+    return moved_us(2 * sum(map(nbytes_estimate, values)), target)

@@ -4,6 +4,7 @@ least, which is one read of what is needed of the arguments and one write of the
 from __future__ import annotations
 
 import pytest
+from bench import moves_page
 from bench.moves import PROGRAMS
 
 MORE: dict[str, tuple[int, float, str]] = {
@@ -49,3 +50,20 @@ def test_launches_and_bytes_of_moves_are_the_least(name: str) -> None:
 
 def test_what_takes_more_is_a_program_of_the_table() -> None:
     assert MORE.keys() <= PROGRAMS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "launches", "path"),
+    [("softmax of rows, norm of columns, column-major", 2, 2), ("four attention heads", 9, 3)],
+)
+def test_programs_of_layouts_and_branches(name: str, launches: int, path: int) -> None:
+    """Rows, then columns: the softmax is stored for nobody, its rows are read again. Heads wait for
+    nothing of each other, and one launch has the products of several."""
+    found = moves_page.lines_of(name)
+    assert (found.launches, found.path, found.fills + found.copies) == (launches, path, 0)
+    assert found.launches_before is None or found.launches < found.launches_before
+
+
+def test_the_page_names_programs_that_there_are() -> None:
+    assert moves_page.BEFORE.keys() <= PROGRAMS.keys() | moves_page.FURTHER.keys()
+    assert moves_page.FURTHER.keys() <= moves_page.BEFORE.keys()

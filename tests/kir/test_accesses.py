@@ -70,12 +70,17 @@ def test_a_symbolic_loop_with_periodic_addresses_is_two_periods(index: str) -> N
     assert access.trips == (2 * period + 1,) and access.ranges is not None
 
 
-def test_addresses_that_grow_with_a_symbolic_loop_are_not_known() -> None:
+@pytest.mark.parametrize(("limits", "trips"), [("[2, 1000]", 1000), ("[2, 9999]", 0)])
+def test_a_symbolic_loop_whose_addresses_grow_has_as_many_trips_as_at_most(
+    limits: str, trips: int
+) -> None:
     k = kernel(
         "shared s: float32[8192]\nfor (k < n) {\nstore s[tx + 8*k] = r[0]\n}",
-        head="symbol n in [2, 1000]",
+        head=f"symbol n in {limits}",
     )
-    assert accesses(k)[0].ranges is None
+    (access,) = accesses(k)
+    assert access.trips == (trips,) and (access.ranges is not None) == (trips > 0)
+    assert access.stands_for_all == (False,)
 
 
 def test_gathered_addresses_are_not_known() -> None:

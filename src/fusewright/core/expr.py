@@ -92,8 +92,8 @@ class Var(Atom):
         self.upper = None if upper is None else as_expr(upper)
         self.multiple_of = multiple_of
         self._seal(name)
-        high = None if self.upper is None else self.upper.interval[1]
-        self.interval, self.divisor = (self.lower.interval[0], high), multiple_of
+        limits = self.lower.interval[0], None if self.upper is None else self.upper.interval[1]
+        self.interval, self.divisor = intervals.multiples(limits, multiple_of), multiple_of
 
 
 class Sum(Polynomial, Expr):
@@ -245,11 +245,9 @@ def _fold_digit(
             f, quotient = low.denominator, low.quotient
             if high == quotient or _in_one_division(high) == _in_one_division(quotient):
                 return atoms, low.numerator
-            for whole in dict.fromkeys((high, _in_one_division(high))):
-                if isinstance(whole, FloorDiv) and f == whole.denominator:
-                    rest = mod(whole.numerator, f)
-                    if rest == low:
-                        return atoms, whole.numerator
+            for at in (high, _in_one_division(high)):
+                if isinstance(at, FloorDiv) and f == at.denominator and mod(at.numerator, f) == low:
+                    return atoms, at.numerator
             if isinstance(high, Mod) and {*parts_of(quotient)[1]} <= {*parts_of(high.numerator)[1]}:
                 place = low.numerator + f * (high.numerator - quotient)
                 return atoms, mod(place, mul(f, high.denominator))

@@ -45,6 +45,12 @@ def multiply(a: Interval, b: Interval) -> Interval:
     return min(corners), max(corners)
 
 
+def multiples(a: Interval, of: int) -> Interval:
+    """From the least to the greatest multiple of a positive number inside of an interval."""
+    low, high = a
+    return None if low is None else -(-low // of) * of, None if high is None else high // of * of
+
+
 def floordiv(a: Interval, b: Interval) -> Interval:
     """`x // y`, rounded down, for positive `y`."""
     (low, high), (least, most) = a, b

@@ -222,7 +222,7 @@ class OperandReader:
                     "stored, does not determine; keep it in shared memory under loops of its own "
                     "axes"
                 )
-            index = index * axis.extent + value
+            index = index * self.storage.held_extent(p, axis) + value
         return index
 
     def _stored(self, p: Stage, read: Access) -> tuple[Stage, Expr]:
@@ -264,7 +264,7 @@ class OperandReader:
         known = [(x.axis, v) for x, v in zip(s.loops, self.view.variables, strict=True)]
         index: Expr = ZERO
         for axis in self.storage.places(s):
-            index = index * axis.extent + self._own_value(known, axis)
+            index = index * self.storage.held_extent(s, axis) + self._own_value(known, axis)
         return index
 
     def _own_value(self, known: Sequence[tuple[AxisClass, Expr]], axis: AxisClass) -> Expr:

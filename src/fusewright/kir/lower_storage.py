@@ -109,11 +109,15 @@ class Storage:
             return None
         size: Expr = Int(1)
         for axis in self.places(s):
-            size = size * axis.extent
+            size = size * self.held_extent(s, axis)
         if constant_value(size) is None:
+            has_most = (
+                ", or have a maximum, as of fw.Sym(max=)" if s.memory is Memory.SHARED else ""
+            )
             raise ScheduleError(
                 f"{s.name} would need {size} elements of {s.memory.value} memory; the size must "
-                "be constant: inline it deeper, or split its loops by constants and bind the outer"
+                f"be constant{has_most}: inline it deeper, or split its loops by constants and "
+                "bind the outer"
             )
         wide = any(x.parallel is Parallel.VECTORIZE for x in s.loops)
         dtype = register_dtype(s)
@@ -126,6 +130,12 @@ class Storage:
         buffer = Buffer(s.name, dtype, size, s.memory, alignment)
         self.context.buffers[s] = buffer
         return buffer
+
+    def held_extent(self, s: Stage, axis: AxisClass) -> Expr:
+        """Elements of a stage's buffer along an axis: in shared memory the most that there are for
+        any values of the symbols, so that one allocation, with constant steps, serves all sizes."""
+        most = axis.extent.interval[1]
+        return Int(most) if s.memory is Memory.SHARED and most is not None else axis.extent
 
     def box(self, s: Stage) -> Box:
         """The box of a stage that the copy engine fills."""

@@ -14,6 +14,7 @@ from fusewright.report.candidates import candidates_text
 from fusewright.report.cut import Cut, cut, every_band, every_launch
 from fusewright.report.host_facts import HostFacts, host_facts
 from fusewright.report.links import Names, marks_of, names_of
+from fusewright.report.longest import longest
 from fusewright.report.predicted import Measured, bytes_us
 from fusewright.report.subject import (
     KernelLike,
@@ -35,7 +36,8 @@ from fusewright.target import Target
 class KernelReport:
     """One kernel, launched `launches` times. `resources` is None where no compiler is installed,
     `no_resources` then says so; `cuda` is the kernel's own text, without the prelude; `launch_us`
-    is what its launches were measured to take, in the mean."""
+    is what its launches were measured to take, in the mean. `longest`: by buffers in shared memory
+    whose size is a symbol's, the largest one, for which they have room."""
 
     name: str
     launches: int
@@ -44,6 +46,7 @@ class KernelReport:
     resources: ResourcesLike | None
     no_resources: str
     smem: tuple[SmemLike, ...]
+    longest: Mapping[str, str]
     syncs: tuple[SyncLike, ...]
     timeline: Timeline
     schedule: str
@@ -126,6 +129,7 @@ def _kernel_facts(
         resources=resources,
         no_resources=no_resources,
         smem=tuple(sorted(kernel.smem, key=lambda b: b.offset)),
+        longest=longest(kernel.ir),
         syncs=tuple(kernel.syncs),
         timeline=timeline(kernel.ir, kernel.smem, kernel.syncs),
         schedule=kernel.schedule.rstrip(),

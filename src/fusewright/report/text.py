@@ -125,6 +125,10 @@ def syncs_text(k: KernelReport) -> str:
 
 
 def smem_text(k: KernelReport) -> str:
-    """The buffers in shared memory, lowest offset first."""
+    """The buffers in shared memory, lowest offset first, and the sizes that they have room for."""
+    head = ("buffer", "offset", "bytes", "alignment", "shares bytes of")
     rows = [(b.name, b.offset, b.nbytes, b.alignment, b.alias_of or "") for b in k.smem]
-    return table(("buffer", "offset", "bytes", "alignment", "shares bytes of"), rows)
+    if not k.longest:
+        return table(head, rows)
+    wide = [(*row, k.longest.get(b.name, "")) for row, b in zip(rows, k.smem, strict=True)]
+    return table((*head, "room for"), wide)

@@ -354,7 +354,7 @@ def _mask(conditions: Sequence[Cond], who: Holds, known: Known, around: _Around)
         return who
     usable = dict(known)
     for loop, plan in around:
-        if plan.stands_for_all or not plan.trips:
+        if plan.stands_for_all or plan.is_whole or not plan.trips:
             continue
         if not all(repeats(c, loop.node.var, plan.period) for c in conditions):
             del usable[loop.node.var]

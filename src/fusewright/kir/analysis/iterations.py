@@ -57,8 +57,9 @@ def threads_in(kernel: Kernel, *, across_blocks: bool = False) -> Threads:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopPlan:
     """The values of a loop's variable that stand for all of them, after `period` of which
-    everything in the loop is the same again; `is_whole` when they are all, `stands_for_all` when
-    whole periods only are left out, between iterations that begin and end as the loop does."""
+    everything in the loop is the same again; `is_whole` when they are all that there are at any
+    size, `stands_for_all` when whole periods only are left out, between iterations that begin and
+    end as the loop does."""
 
     values: Array
     period: int = 0
@@ -95,9 +96,9 @@ class _Inside:
     def key(self) -> Hashable:
         """All that the iterations that stand for it follow from."""
         return (
-            self.loop.trips, self.loop.node.var, tuple(self.exprs), tuple(self.conditions),
-            tuple(self.uses), tuple(self.mbarriers), tuple(x.extent for x in self.others),
-            tuple(x.var for x in self.others), self._warps,
+            self.loop.trips, self.loop.most, self.loop.node.var, tuple(self.exprs),
+            tuple(self.conditions), tuple(self.uses), tuple(self.mbarriers),
+            tuple(x.extent for x in self.others), tuple(x.var for x in self.others), self._warps,
         )  # fmt: skip
 
     @property
@@ -185,7 +186,7 @@ def _loop_plan(
     period = None if None in periods else math.lcm(*(p or 1 for p in periods))
     if n is None or n > MAX_WHOLE:
         if period is None or 4 * period + 2 > MAX_TRIPS:
-            return LoopPlan(np.zeros(0, np.int64))
+            return _at_most([x.loop.most for x in group])
         if n is None:
             return LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
     conditions = [(c, x.loop.node.var) for x in group for c in x.conditions]
@@ -200,6 +201,16 @@ def _loop_plan(
         return LoopPlan(np.arange(n, dtype=np.int64), n, is_whole=True, stands_for_all=True)
     assert period is not None
     return LoopPlan(np.arange(2 * period + 1, dtype=np.int64), period)
+
+
+def _at_most(most: Sequence[int | None]) -> LoopPlan:
+    """All iterations that loops have at some size: what may happen at any, but the last one that
+    there is at a size is not known. None where they may be too many."""
+    known = [m for m in most if m is not None]
+    n = max(known, default=0) if len(known) == len(most) else 0
+    return LoopPlan(
+        np.arange(n if n <= MAX_TRIPS else 0, dtype=np.int64), n, is_whole=0 < n <= MAX_TRIPS
+    )
 
 
 def _shortened(

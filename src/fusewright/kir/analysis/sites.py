@@ -22,12 +22,14 @@ KEPT = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopScope:
-    """One enclosing loop: `trips` is its extent when constant, `min_trips` what is proved."""
+    """One enclosing loop: `trips` is its extent when constant, `min_trips` what is proved, and
+    `most` the greatest number of them for any values of the symbols, where there is one."""
 
     path: Path
     node: For
     trips: int | None
     min_trips: int
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +85,8 @@ def _note_sites(
             case For():
                 trips = constant_value(statement.extent)
                 least = lower_bound(statement.extent) or 0
-                scope = LoopScope(here, statement, trips, least if trips is None else trips)
+                least = least if trips is None else trips
+                scope = LoopScope(here, statement, trips, least, statement.extent.interval[1])
                 _note_sites(statement.body, here, (*scopes, scope), out)
             case If():
                 for branch, inner in enumerate((statement.then, statement.otherwise)):

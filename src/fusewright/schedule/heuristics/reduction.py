@@ -111,13 +111,21 @@ class ReductionScheduler:
             return
         yield from self._short.candidates()
         yield from self._slabs.candidates()
-        yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
+        again = rows.is_read_again and rows.is_constant
+        yield from self._tiled.candidates(inner=rows.inner, is_read_again=again)
         yield from plans_of(replace(rows, is_skewed=self._is_skewed()), self._target)
 
     def _is_skewed(self) -> bool:
         """Whether columns are counted from another address in each row."""
         kept, reduced = self._reference.frame.output, self._reduced
         return reduced is not None and self.flow.graph.is_moved_by(reduced.axis, kept)
+
+    @property
+    def _has_constant_rows(self) -> bool:
+        """Whether it is known how many vectors of a row a thread has, so that registers may hold
+        them."""
+        reduced = self._reduced
+        return reduced is None or constant_value(reduced.axis.extent) is not None
 
     def apply(self, plan: ReductionPlan | ShortRows | Slabs | TiledReduction) -> bool:
         """Places copies, separates what must not be kept, and binds the loops."""
@@ -139,14 +147,14 @@ class ReductionScheduler:
             _gather(flow, plan)
         if plan.vector > 1:
             vectorize_accesses(flow, reference, in_shared)
-        for s in (*held, *in_shared) if in_shared else ():
+        for s in (*held, *in_shared) if self._has_constant_rows else ():
             kinds = {Parallel.SERIAL: Parallel.UNROLL}
             loops = (Loop(x.axis, kinds.get(x.parallel, x.parallel)) for x in s.loops)
             set_loops(flow, s, tuple(loops))
         inline_most(flow)
         for s in in_shared:
             set_allocation(flow, s, _side_by_side(s, INNER if plan.inner else OUTER))
-        if in_shared:
+        if in_shared and self._has_constant_rows:
             for s in (*held, *self._read_ahead(held, plan)):
                 serial = (i for i, x in enumerate(s.loops) if x.parallel.is_serial)
                 inline_to(flow, {s: next(serial, len(s.loops))})
@@ -214,14 +222,15 @@ def _gather(flow: Dataflow, plan: ReductionPlan) -> None:
 def _side_by_side(s: Stage, order: Sequence[Parallel]) -> tuple[AxisClass, ...]:
     """The classes of a tensor in shared memory with neighbouring threads next to each other, then
     lanes; the trips that it outlives come before the threads of a warp."""
+    open_ = {Parallel.SERIAL: Parallel.UNROLL}
     own = [
-        x
+        (order.index(kind), i)
         for i, x in enumerate(s.loops)
-        if x.parallel in order
+        if (kind := open_.get(x.parallel, x.parallel)) in order
         and x.axis.extent != Int(1)
         and not (x.parallel.is_serial and i < s.inline_depth)
     ]
-    return tuple(x.axis for x in sorted(own, key=lambda x: order.index(x.parallel)))
+    return tuple(s.loops[i].axis for _, i in sorted(own))
 
 
 def _loops(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, cast
 
 from fusewright.axes.classes import AxisClass
@@ -62,7 +63,9 @@ def facts_of(
     constant = all(constant_value(c.extent) is not None for c in reference.frame.reduced)
     kept_between = instead_of(flow, reference, held_copies(flow, reference, copies))
     held = [s.dtype.nbytes for s in kept_between]
-    again = constant and _is_normalisation(flow, reference)
+    most = math.prod(c.extent.interval[1] or 0 for c in reference.frame.reduced)
+    is_bounded = constant or (inner and most > 0)
+    again = is_bounded and _is_normalisation(flow, reference)
     columns = estimate(reduced.axis.extent) if reduced is not None else 1
     return ReductionFacts(
         inner,
@@ -75,6 +78,7 @@ def facts_of(
         is_constant=constant,
         item_nbytes=max(held, default=MAX_VECTOR_NBYTES),
         is_masked=bool(kept_between) and all(map(is_masked, kept_between)),
+        most=0 if constant else most,
     )
 
 

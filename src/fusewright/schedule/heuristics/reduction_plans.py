@@ -81,10 +81,13 @@ class ReductionFacts:
     """Columns that a block has side by side, where it makes a partial result of them in each row;
     0 for as many as suit it."""
 
+    most: int = 0
+    """Columns at most, where their number is a symbol's that has a maximum; else 0."""
+
     @property
     def nbytes(self) -> int:
-        """Bytes of a row that are worth holding."""
-        return self.columns * self.held
+        """Bytes of a row that are worth holding, of the longest one where lengths differ."""
+        return (self.most or self.columns) * self.held
 
     def slice_columns(self, cluster: int) -> int:
         """The columns of a block where as many as a cluster has share a row, in whole vectors."""
@@ -225,6 +228,9 @@ def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionP
     """Where a row is held: registers while a thread holds few values, then shared memory while
     several blocks fit, then registers of a large block, then slices in the blocks of a cluster,
     then shared memory of one block, then registers of the largest block; or it is read again."""
+    if not rows.is_constant:
+        yield from _of_any_length(rows, target)
+        return
     fits = False
     for c in _in_a_block(rows, target):
         fits = fits or isinstance(c, Candidate)
@@ -240,6 +246,18 @@ def _holders(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionP
     yield _plan(rows, None, threads, trips, target)
     if not fits:
         yield from _gathered(rows, target)
+
+
+def _of_any_length(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
+    """Rows whose length a call says: shared memory has room for the longest one, of which threads
+    fill what there is. A longest one that leaves a multiprocessor a single block does so at every
+    length, so that rows are then read again."""
+    yield Refused("row in registers", "its length is a number of the call")
+    threads, trips = threads_along(rows.columns, rows.vector)
+    most = target.shared_nbytes_of_several
+    yield _held(rows, Memory.SHARED, most, (threads, trips), target)
+    threads, trips = threads_along(rows.columns, rows.vector, most=2 * MAX_THREADS)
+    yield _plan(rows, None, threads, trips, target)
 
 
 def _in_a_block(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -434,7 +452,8 @@ def _plan(
     if rows.rows == 1:
         threads = max(threads, WARP_SIZE)  # whole warps may stand beside other kernels in a launch
     side_by_side = max(1, min(LEAST_BLOCK // threads, rows.rows))
-    nbytes = threads * trips * rows.vector * rows.held * side_by_side
+    vectors = -(-rows.most // (threads * rows.vector)) if rows.most else trips
+    nbytes = threads * vectors * rows.vector * rows.held * side_by_side
     plan = ReductionPlan(True, held_in, rows.vector, threads, side_by_side, trips, cluster, nbytes)
     return plan.candidate(target)
 
