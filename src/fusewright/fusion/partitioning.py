@@ -6,6 +6,7 @@
     beside_rows  sums of columns in a kernel that reduces rows: a part of the rows for every block
     in_chunks    two reductions of one value, the second needing the first, in one pass over it
     strip_of_columns    sums of rows in a kernel that holds columns: as many as a block has
+    strip_of_tile       the same in a kernel that holds tiles of what lies across
 
 Counts follow from shapes, dtypes and the target, never from occupancy, so that results are bitwise
 equal from run to run. Down the slow axes parts are interleaved where a run would be short or begin
@@ -325,6 +326,20 @@ def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Targe
     wide = [n for n in (WARP_SIZE * lanes, WARP_SIZE * lanes // 2) if n <= most]
     even = (n for n in (*wide, line) if -run % n <= EVEN_SHARE * run)
     return next(even, 0)
+
+
+def strip_of_tile(f: PartitionFacts, run: int, row_nbytes: int, target: Target) -> int:
+    """The same where blocks, or clusters of them, hold tiles of inputs that lie across each other:
+    a line of memory, half of one, or a sector, the most whose tile has room in shared memory and
+    registers of the blocks of a cluster, two of which a multiprocessor has."""
+    line = LINE_NBYTES // f.nbytes
+    held = target.max_cluster * HELD_SHARE * target.registers_per_sm // 2
+    for width in (line, line // 2, line // 4):
+        is_even = -run % width <= EVEN_SHARE * run
+        fits = f.size * width * row_nbytes <= target.cluster_shared_nbytes
+        if is_even and fits and f.size * width <= held:
+            return width
+    return 0
 
 
 def _rows_at_once(slices: Sequence[Slices], most: int, target: Target) -> int:
