@@ -330,16 +330,19 @@ def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Targe
 
 def strip_of_tile(f: PartitionFacts, run: int, row_nbytes: int, target: Target) -> int:
     """The same where blocks, or clusters of them, hold tiles of inputs that lie across each other:
-    a line of memory, half of one, or a sector, the most whose tile has room in shared memory and
-    registers of the blocks of a cluster, two of which a multiprocessor has."""
+    a line of memory, half of one, or a sector, the most of which each of two blocks on a
+    multiprocessor has room for in half of its registers; else a sector, if one block has room for
+    it."""
     line = LINE_NBYTES // f.nbytes
-    held = target.max_cluster * HELD_SHARE * target.registers_per_sm // 2
-    for width in (line, line // 2, line // 4):
-        is_even = -run % width <= EVEN_SHARE * run
-        fits = f.size * width * row_nbytes <= target.cluster_shared_nbytes
-        if is_even and fits and f.size * width <= held:
+    widths = [n for n in (line, line // 2, line // 4) if -run % n <= EVEN_SHARE * run]
+    registers = REGISTER_NBYTES * target.registers_per_sm * target.max_cluster
+    shared = target.cluster_shared_nbytes
+    for width in widths:
+        nbytes = f.size * width * row_nbytes
+        if nbytes <= min(registers // 4, shared):
             return width
-    return 0
+    least = min(widths, default=0)
+    return least if f.size * least * row_nbytes <= min(registers // 2, shared) else 0
 
 
 def _rows_at_once(slices: Sequence[Slices], most: int, target: Target) -> int:

@@ -104,7 +104,8 @@ class ReductionScheduler:
         rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
         if self._strips is not None:
             yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
-            yield from plans_of(replace(rows, strip=self._strips.width), self._target)
+            if not rows.inner:  # rows have no strips of columns side by side
+                yield from plans_of(replace(rows, strip=self._strips.width), self._target)
             return
         yield from self._short.candidates()
         yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)

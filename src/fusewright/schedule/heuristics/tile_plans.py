@@ -7,7 +7,7 @@ block, or, each a part of them, by the blocks of a cluster, which exchange what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.schedule.heuristics.candidates import Candidate
@@ -24,6 +24,7 @@ from fusewright.schedule.heuristics.sides import fits_run
 from fusewright.target import (
     CLUSTER_SIZES,
     MAX_VECTOR_NBYTES,
+    PARTITIONS,
     REGISTER_NBYTES,
     REGISTERS_PER_SM,
     WARP_SIZE,
@@ -36,6 +37,9 @@ MOST_ACCESSES = REGISTERS_PER_SM // MAX_THREADS // (MAX_VECTOR_NBYTES // REGISTE
 """Of a thread to what a block brings at a time: all are under way together, and the registers of a
 thread of a large block hold no more vectors."""
 
+OTHER_REGISTERS = 32
+"""Of a thread, beside those for what passes share: with 16, as rows of one input leave, ten of 22
+draws spilled 12 to 376 bytes a thread (NVRTC 13.0, 2026-11-28)."""
 LINES_OF_THREAD = (4, 2)
 """Of a tile with sums of its columns, lines of which a thread has a vector each: it adds them up
 before it exchanges, which takes a fourth or half of the shared memory of the tile's elements."""
@@ -134,6 +138,13 @@ class TileFacts:
         """The elements of a line of memory."""
         return self.word * LINE_THREADS
 
+    def held_nbytes(self, widths: tuple[int, int]) -> int:
+        """Bytes of registers for an element: of each input, and of what comes across in less than
+        whole registers, until it is in its tile."""
+        item = MAX_VECTOR_NBYTES // self.word
+        is_narrow = widths[1] * item < REGISTER_NBYTES
+        return self.read_nbytes + (self.across_nbytes * REGISTER_NBYTES // item if is_narrow else 0)
+
     def clusters(self, target: Target) -> tuple[int, ...]:
         """Blocks that may share a row, the fewest first."""
         return CLUSTER_SIZES if self.is_constant and target.max_cluster > 1 else ()
@@ -162,14 +173,28 @@ def _whole(f: TileFacts, widths: tuple[int, int], target: Target) -> Iterator[Ti
             yield plan
             return
     for far in fars:
-        for cluster in f.clusters(target):
-            near = _padded(-(-f.whole // cluster), f.side)
-            plan = _tile(f, (near, far), widths, target, cluster=cluster)
-            blocks = 1 if plan is None else -(-f.whole // plan.near)
-            fills = f.rows * blocks >= far * target.multiprocessors
-            if plan is not None and blocks > 1 and fills:
-                yield replace(plan, cluster=blocks)
-                break
+        found = [_shared_tile(f, far, cluster, widths, target) for cluster in f.clusters(target)]
+        yield from _one_of([p for p in found if p is not None])
+
+
+def _one_of(plans: Sequence[TiledReduction]) -> list[TiledReduction]:
+    """The first of which a multiprocessor holds two blocks, so that one moves data while the other
+    waits for its cluster; else the first."""
+    return [p for p in plans if p.min_blocks > 1][:1] or [*plans[:1]]
+
+
+def _shared_tile(
+    f: TileFacts, far: int, cluster: int, widths: tuple[int, int], target: Target
+) -> TiledReduction | None:
+    """The plan of a tile of so many rows that about so many blocks share, each of which has some of
+    every row, if such clusters fill the chip."""
+    near = _padded(-(-f.whole // cluster), f.side)
+    plan = _tile(f, (near, far), widths, target, cluster=cluster)
+    blocks = 1 if plan is None else -(-f.whole // plan.near)
+    fills = f.rows * blocks >= far * target.multiprocessors
+    if plan is None or blocks == 1 or not fills or not fits_run(f.whole, plan.near):
+        return None
+    return replace(plan, cluster=blocks)
 
 
 def _tile(
@@ -197,58 +222,64 @@ def _tile(
         held = length * far * f.across_nbytes
         fits = length * far <= most * threads and held <= target.shared_nbytes_of_several
         if fits and plan.is_even:
-            room = target.shared_nbytes_per_sm // (held + WORKSPACE_NBYTES)
-            blocks = min(RESIDENT_THREADS // threads, room) if is_whole else 0
-            return replace(plan, min_blocks=blocks)
+            if not is_whole:
+                return plan
+            words = length * far // threads * f.held_nbytes(widths) // REGISTER_NBYTES
+            blocks = _blocks_at_once(threads, words if cluster > 1 else 0, held, target)
+            if blocks:
+                return replace(plan, min_blocks=blocks)
     return None
+
+
+def _blocks_at_once(threads: int, words: int, nbytes: int, target: Target) -> int:
+    """Blocks that a multiprocessor holds, of which a thread has so many registers for what passes
+    share and a block so many bytes of shared memory; 0 where registers would spill. Warps are dealt
+    to the schedulers, each of which has its part of the registers."""
+    warps = -(-threads // (WARP_SIZE * PARTITIONS)) * PARTITIONS
+    by_registers = target.registers_per_sm // (warps * WARP_SIZE * (words + OTHER_REGISTERS))
+    room = target.shared_nbytes_per_sm // (nbytes + WORKSPACE_NBYTES)
+    return min(RESIDENT_THREADS // threads, max(room, 1), by_registers)
 
 
 def _of_strip(f: TileFacts, widths: tuple[int, int], target: Target) -> Iterator[TiledReduction]:
     """Tiles of whole rows as wide as a strip of which each column is reduced as well: by threads
     that have several of these, so that what they exchange of a column is less, in the smallest
     cluster whose blocks hold rows and sums."""
-    for cluster in (1, *f.clusters(target)):
-        for lines in LINES_OF_THREAD:
-            found = (
-                _strip_tile(f, widths, lines, cluster, WARP_SIZE >> k, target)
-                for k in reversed(range(WARP_SIZE.bit_length()))
-            )
-            plan = next((p for p in found if p is not None), None)
-            if plan is not None:
-                yield plan
-                return
+    found = (
+        _strip_tile(f, widths, lines, cluster, target)
+        for cluster in (1, *f.clusters(target))
+        for lines in LINES_OF_THREAD
+    )
+    yield from _one_of([p for p in found if p is not None])
 
 
 def _strip_tile(
-    f: TileFacts,
-    widths: tuple[int, int],
-    lines: int,
-    cluster: int,
-    unit: int,
-    target: Target,
+    f: TileFacts, widths: tuple[int, int], lines: int, cluster: int, target: Target
 ) -> TiledReduction | None:
     """The plan of a strip in a cluster of about so many blocks, threads of which have so many lines
-    each, and of which a multiple of `unit` take a line, if registers hold what passes share beside
-    the sums of the columns, and shared memory the tile beside these sums."""
-    far, width = f.strip, widths[0]
-    down = far // lines
-    registers = lines * width * f.read_nbytes // REGISTER_NBYTES + f.sums * width
-    if down < 1 or registers > STORED_REGISTERS:
-        return None
+    each, if registers hold what passes share beside the sums of the columns and what all rows share
+    of these, and shared memory the tile beside the sums."""
+    width = widths[0]
+    down = f.strip // lines
     vectors = -(-f.whole // (cluster * width))
-    trips = min(STORED_REGISTERS // registers, -(-vectors * down // RESIDENT_THREADS))
-    along = _padded(-(-vectors // trips), unit)
-    threads, near = along * down, along * width * trips
-    plan = TiledReduction(
-        True, near, far, *widths, threads, True, cluster=-(-f.whole // near), lines=lines
-    )
-    held = near * far * f.across_nbytes + f.sums * along * down * trips * width * REGISTER_NBYTES
-    is_alone = threads > MAX_THREADS
-    room = target.shared_nbytes_of_one if is_alone else target.shared_nbytes_of_several
-    if threads % WARP_SIZE or threads > RESIDENT_THREADS or held > room or not plan.is_even:
-        return None
-    blocks = min(RESIDENT_THREADS // threads, target.shared_nbytes_per_sm // held)
-    return replace(plan, min_blocks=max(1, blocks))
+    each = lines * width * f.held_nbytes(widths) // REGISTER_NBYTES + (f.sums + 1) * width
+    for trips in range(1, max(STORED_REGISTERS // each, 1) + 1) if down else ():
+        for unit in (WARP_SIZE >> k for k in reversed(range(WARP_SIZE.bit_length()))):
+            along = _padded(-(-vectors // trips), unit)
+            threads, near = along * down, along * width * trips
+            blocks = -(-f.whole // near)
+            plan = TiledReduction(
+                True, near, f.strip, *widths, threads, True, cluster=blocks, lines=lines
+            )
+            sums = f.sums * threads * trips * width * REGISTER_NBYTES
+            held = near * f.strip * f.across_nbytes + sums
+            fits = threads <= RESIDENT_THREADS and held <= target.shared_nbytes_of_one
+            if fits and not threads % WARP_SIZE and plan.is_even and fits_run(f.whole, near):
+                most = _blocks_at_once(threads, trips * each, held, target)
+                if most:
+                    return replace(plan, min_blocks=most)
+                break
+    return None
 
 
 def _sizes(side: int, run: int) -> list[int]:
