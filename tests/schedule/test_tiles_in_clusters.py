@@ -123,11 +123,11 @@ FACTS = TileFacts(
 )
 
 
-def test_the_fewest_blocks_that_hold_a_row_share_it() -> None:
+def test_blocks_that_stand_two_on_a_multiprocessor_share_a_row_if_they_hold_it() -> None:
     (plan,) = tiles_of(replace(FACTS, whole=2048), (4, 4), TARGET)
     assert (plan.cluster, plan.far, plan.near) == (1, 8, 2048)
     plans = [*tiles_of(FACTS, (4, 4), TARGET)]
-    assert [(p.far, p.cluster) for p in plans] == [(16, 8), (8, 4)]
+    assert [(p.far, p.cluster) for p in plans] == [(16, 8), (8, 8)]
     assert all(p.near * p.cluster >= 11008 > p.near * (p.cluster - 1) for p in plans)
     assert all(p.near * p.far * 4 <= TARGET.shared_nbytes_of_several for p in plans)
 

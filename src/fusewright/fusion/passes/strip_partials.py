@@ -7,6 +7,12 @@ A block that holds a strip of the columns for dx has all of h(x) there, and make
 of each row of its strip (the backward of a normalisation along slow axes, or a normalisation along
 one axis whose results are summed along another one). They are few; a second, small kernel sums
 those of a row in fixed order. It is what `row_partials` is to rows.
+
+The same where inputs of one row lie across each other: a block that holds a tile of some whole rows
+has there, of each of their elements, all that lies in the strip of these rows.
+
+    r = sum(f(x, y), 1);  dx = g(x, y, r);  dw = sum(h(x, y), 0)      y of strides (1, m)
+        ->   dw_p = sum(parts(h(x, y), 0), 1);  dw = sum(dw_p, 0)     parts: the rows of a tile
 """
 
 from __future__ import annotations
@@ -80,15 +86,17 @@ def _strips(
             for b in whole_inputs(r.op.operands[0], lambda v: v.op.operands)
         ]
         facts = PartitionFacts.of(beside[0].op.operands[0], reduced_axes(beside[0]))
+        if facts is None:
+            continue
         nbytes = sum(x.dtype.nbytes for x in {b.source for b in inputs})
-        along = [b for b in inputs if b.fast in reduced_axes(row)] if across else inputs
-        runs = (_run_across if across else _runs)(row, along)
-        for run in runs if facts else ():
+        if across:
+            runs = _run_across(row, [b for b in inputs if b.fast in reduced_axes(row)])
+        else:
+            runs = _runs(row, inputs)
+        for run in runs:
             length = math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in run)
-            width = 0
-            if facts is not None:
-                strip = strip_of_tile if across else strip_of_columns
-                width = strip(facts, length, nbytes, target)
+            strip = strip_of_tile if across else strip_of_columns
+            width = strip(facts, length, nbytes, target)
             if width:
                 out[row] = run, Partition.by_length(length, width, is_strip=True)
                 break
