@@ -14,6 +14,8 @@ from witnesses import assert_right_by_the_syncs_it_needs
 import fusewright as fw
 from fusewright.fusion.partitioning import PartitionFacts, strip_of_tile
 from fusewright.fusion.passes.strip_partials import strip_partials
+from fusewright.fusion.text import parse_fusion
+from fusewright.host.form import form
 from fusewright.schedule.heuristics.tile_plans import TileFacts, tiles_of
 from fusewright.target import target_of
 
@@ -147,6 +149,26 @@ def test_threads_of_strips_have_lines_of_their_own_in_whole_warps() -> None:
         assert near * plan.far == plan.threads * plan.lines and plan.near % (near * 8) == 0
         assert max(near, far) % min(near, far) == 0
         assert plan.near * plan.cluster >= whole
+
+
+def test_tiles_do_not_lie_far_beyond_short_rows() -> None:
+    facts = replace(FACTS, whole=66, word=8, strip=16, sums=1, read_nbytes=4)
+    (plan,) = tiles_of(facts, (8, 8), TARGET)
+    assert plan.near * plan.cluster <= 66 * 3 / 2
+
+
+PARTS = """x: float32[512, 4096] = Input(strides=(4096, 1), alignment=16)
+p: float32[512, 16, 256] = Parts(x, axes=(1,), partition=CUT, fill=0.0)
+a: float32[512, 16] = Reduce(p, fn='add', axes=(2,))
+b: float32[4096] = Reduce(x, fn='add', axes=(0,))
+return a, b"""
+
+
+def test_only_a_cut_in_strips_stands_beside_the_columns_that_it_cuts() -> None:
+    cut = "Partition(size=4096, count=16, each=256, is_strip=IS_STRIP)"
+    for is_strip, groups in ((True, 1), (False, 2)):
+        text = PARTS.replace("CUT", cut.replace("IS_STRIP", str(is_strip)))
+        assert len(form(parse_fusion(text)).groups) == groups
 
 
 def test_strips_are_as_wide_as_a_tile_that_fits_and_lose_few_lanes() -> None:
