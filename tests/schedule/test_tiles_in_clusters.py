@@ -94,6 +94,9 @@ STRIPS: dict[str, tuple[Callable[..., Any], Shape, Shape, str]] = {
     "kept axes in another order": (
         norm_backward, (243, 8, 272), (1, 243, 1944), "bfloat16",
     ),
+    "a run across several axes in another order": (
+        norm_backward, (4, 33, 151, 15), (1, 4, 132, 19932), "float16",
+    ),
     "down": (down, (256, 9, 640), (1, 163840, 256), "bfloat16"),
 }  # fmt: skip
 

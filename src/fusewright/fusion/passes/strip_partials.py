@@ -146,11 +146,11 @@ def _runs(row: Tensor, inputs: Sequence[Behind[Tensor]]) -> list[tuple[int, ...]
 
 def _run_across(row: Tensor, inputs: Sequence[Behind[Tensor]]) -> list[tuple[int, ...]]:
     """The same where other inputs lie across them: as many of the fast axes as are in the order of
-    the value, so that nothing is moved."""
+    the value, so that nothing is moved, then the whole run."""
     runs = _runs(row, inputs)
     run = runs[0] if runs else ()
     in_order = next((k for k in range(len(run)) if list(run[k:]) == sorted(run[k:])), 0)
-    return [run[in_order:]] if run else []
+    return [*dict.fromkeys((run[in_order:], run))] if run else []
 
 
 def _with_units(run: tuple[int, ...], row: Tensor, sizes: Sequence[int]) -> tuple[int, ...]:
