@@ -396,6 +396,8 @@ def _walks(narrow: Fusion, target: Target) -> list[_CutForm]:
     found = [_CutForm(_in_parts(walks, target))]
     strips = strip_partials(walks, target)
     found += [_CutForm(_in_parts(strips, target))] if strips is not walks else []
+    tiles = strip_partials(narrow, target, across=True)
+    found += [_CutForm(_in_parts(tiles, target))] if tiles is not narrow else []
     lines = fill_lines(walks)
     found += [_CutForm(_in_parts(lines, target))] if lines is not walks else []
     if len(clusters.values) > len(walks.values):

@@ -172,7 +172,7 @@ def test_rejects_parts_that_do_not_fit(fields: str, message: str) -> None:
 def test_parts_print_as_text_that_parses_back(fill: str, is_interleaved: bool) -> None:
     each, count = (2, 4) if is_interleaved else (4, 2)
     partition = f"Partition(size=6, count={count}, each={each}, is_interleaved={is_interleaved}"
-    text = TEXT.format(f"axes=(0, 1), partition={partition}, pack=1), fill={fill}")
+    text = TEXT.format(f"axes=(0, 1), partition={partition}, pack=1, is_strip=False), fill={fill}")
     parsed = parse_fusion(text)
     assert str(parsed) == text
     x = np.arange(30, dtype=np.float32).reshape(2, 3, 5)

@@ -222,7 +222,7 @@ return x_sum, y_sum
 
 def test_sums_of_the_same_parts_in_two_layouts() -> None:
     """Channels first beside channels last: the first run along memory, but are none of rows."""
-    cut = "Partition(size=2048, count=16, each=128, is_interleaved=False, pack=1)"
+    cut = "Partition(size=2048, count=16, each=128, is_interleaved=False, pack=1, is_strip=False)"
     fusion = parse_fusion(PARTS.replace("CUT", cut))
     program = fw.compile(fusion)
     rng = np.random.default_rng(0)

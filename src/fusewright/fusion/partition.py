@@ -18,14 +18,16 @@ from fusewright.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """`size` elements in `count` parts of `each` places. Raises SpecError for parts that do not
-    hold all elements, for sizes below 1, and for packs that do not divide interleaved parts."""
+    """`size` elements in `count` parts of `each` places. `is_strip`: a part is what a block has
+    side by side of what it holds for another reduction. Raises SpecError for parts that do not hold
+    all elements, for sizes below 1, and for packs that do not divide interleaved parts."""
 
     size: int
     count: int
     each: int
     is_interleaved: bool = False
     pack: int = 1
+    is_strip: bool = False
 
     def __post_init__(self) -> None:
         if min(self.size, self.count, self.each) < 1:
@@ -43,9 +45,9 @@ class Partition:
         return Partition(size, count, -(-size // (count * pack)) * pack, is_interleaved, pack)
 
     @staticmethod
-    def by_length(size: int, each: int) -> Partition:
+    def by_length(size: int, each: int, *, is_strip: bool = False) -> Partition:
         """As many runs of that length as it takes."""
-        return Partition(size, -(-size // each), each)
+        return Partition(size, -(-size // each), each, is_strip=is_strip)
 
     @property
     def missing(self) -> int:

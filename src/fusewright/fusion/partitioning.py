@@ -6,6 +6,7 @@
     beside_rows  sums of columns in a kernel that reduces rows: a part of the rows for every block
     in_chunks    two reductions of one value, the second needing the first, in one pass over it
     strip_of_columns    sums of rows in a kernel that holds columns: as many as a block has
+    strip_of_tile       the same in a kernel that holds tiles of what lies across
 
 Counts follow from shapes, dtypes and the target, never from occupancy, so that results are bitwise
 equal from run to run. Down the slow axes parts are interleaved where a run would be short or begin
@@ -326,6 +327,23 @@ def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Targe
     wide = [n for n in (WARP_SIZE * lanes, WARP_SIZE * lanes // 2) if n <= most]
     even = (n for n in (*wide, line) if -run % n <= EVEN_SHARE * run)
     return next(even, 0)
+
+
+def strip_of_tile(f: PartitionFacts, run: int, row_nbytes: int, target: Target) -> int:
+    """The same where blocks, or clusters of them, hold tiles of inputs that lie across each other:
+    a line of memory, half of one, or a sector, the most of which each of two blocks on a
+    multiprocessor has room for in half of its registers; else a sector, if one block has room for
+    it."""
+    line = LINE_NBYTES // f.nbytes
+    widths = [n for n in (line, line // 2, line // 4) if -run % n <= EVEN_SHARE * run]
+    registers = REGISTER_NBYTES * target.registers_per_sm * target.max_cluster
+    shared = target.cluster_shared_nbytes
+    for width in widths:
+        nbytes = f.size * width * row_nbytes
+        if nbytes <= min(registers // 4, shared):
+            return width
+    least = min(widths, default=0)
+    return least if f.size * least * row_nbytes <= min(registers // 2, shared) else 0
 
 
 def _rows_at_once(slices: Sequence[Slices], most: int, target: Target) -> int:

@@ -102,8 +102,8 @@ def _partitions(
         facts = PartitionFacts.of(cut.operands[0], cut.axes)
         if facts is None:
             continue
-        if rows and facts.is_inner:
-            continue  # strips of the columns that the kernel holds
+        if rows and cut.partition.is_strip:
+            continue  # of what the kernel holds
         if rows:
             row, fast = rows[0]
             held = held_of(inputs, facts.total, row, len(partials))

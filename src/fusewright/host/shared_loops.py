@@ -183,8 +183,8 @@ def _cuts(g: FusionGroup) -> list[Tensor]:
 
 
 def _is_strip(t: Tensor) -> bool:
-    """Whether a cut of axes in parts stands behind others: a block has a part for each of these."""
-    return isinstance(t.op, Parts) and t.op.axes[0] > 0
+    """Whether an axis is cut in strips: a block has one of what it holds for other reductions."""
+    return isinstance(t.op, Parts) and t.op.partition.is_strip
 
 
 def _partials(g: FusionGroup) -> list[Tensor]:
@@ -213,6 +213,8 @@ def _partials_problem(
     if any(not depends(c, b) for a in all_axes for c in a if not c.is_unit for b in all_axes):
         return "the kernel's reductions would run over different axes"
     cuts = [t.op for t in _cuts(g) if isinstance(t.op, Parts)]
+    if any(p.axes[0] for p in cuts):
+        return "one of the kernel's reductions has parts behind axes that all of them have"
     read = [(g.axes[o], p) for p in cuts if (o := p.operands[0]) in g.axes]
     whole = [axes[a] for axes, p in read for a in p.axes]
     if any(depends(c, whole) for r in rows for c in _reduced(g, r)):

@@ -7,6 +7,12 @@ A block that holds a strip of the columns for dx has all of h(x) there, and make
 of each row of its strip (the backward of a normalisation along slow axes, or a normalisation along
 one axis whose results are summed along another one). They are few; a second, small kernel sums
 those of a row in fixed order. It is what `row_partials` is to rows.
+
+The same where inputs of one row lie across each other: a block that holds a tile of some whole rows
+has there, of each of their elements, all that lies in the strip of these rows.
+
+    r = sum(f(x, y), 1);  dx = g(x, y, r);  dw = sum(h(x, y), 0)      y of strides (1, m)
+        ->   dw_p = sum(parts(h(x, y), 0), 1);  dw = sum(dw_p, 0)     parts: the rows of a tile
 """
 
 from __future__ import annotations
@@ -23,8 +29,10 @@ from fusewright.fusion.partition import Partition
 from fusewright.fusion.partitioning import (
     LEAST_TOTAL,
     PartitionFacts,
+    is_read_again,
     large_inputs,
     strip_of_columns,
+    strip_of_tile,
 )
 from fusewright.fusion.passes.match import reduced_axes
 from fusewright.fusion.passes.rebuild import rebuild
@@ -32,12 +40,13 @@ from fusewright.fusion.passes.split_reductions import as_parts, is_held, reduce_
 from fusewright.target import Target
 
 
-def strip_partials(fusion: Fusion, target: Target, *, may_hold: bool = False) -> Fusion:
-    """Splits reductions over the fast axes in two where blocks hold the columns of the same inputs,
-    or with `may_hold` where those of a cluster might.
+def strip_partials(fusion: Fusion, target: Target, *, across: bool = False) -> Fusion:
+    """Splits reductions over the fast axes in two where blocks hold the columns of the same inputs;
+    with `across`, where inputs lie across each other, so that blocks hold tiles of them.
 
-    checks:   constant sizes; strips that waste few threads
-    order:    after row_partials, which leaves columns that are held alone, before split_reductions
+    checks:   constant sizes; strips that waste few threads, or whose tiles fit
+    order:    after row_partials, which leaves columns that are held alone, before split_reductions;
+              `across` instead of row_partials, whose rows one of the inputs would not follow
     """
     alike: dict[tuple[int, ...], list[Tensor]] = {}
     for t in fusion.values:
@@ -47,10 +56,10 @@ def strip_partials(fusion: Fusion, target: Target, *, may_hold: bool = False) ->
     wanted: dict[Tensor, _Strips] = {}
     for reductions in alike.values():
         if len(reductions) > 1:
-            wanted |= _strips(reductions, fusion, target, may_hold=may_hold)
+            wanted |= _strips(reductions, fusion, target, across=across)
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        return _in_strips(t, operands[0], *wanted[t]) if t in wanted else None
+        return _in_strips(t, operands[0], *wanted[t], last=not across) if t in wanted else None
 
     return rebuild(fusion, replace) if wanted else fusion
 
@@ -60,11 +69,12 @@ _Strips = tuple[tuple[int, ...], Partition]
 
 
 def _strips(
-    reductions: Sequence[Tensor], fusion: Fusion, target: Target, *, may_hold: bool
+    reductions: Sequence[Tensor], fusion: Fusion, target: Target, *, across: bool
 ) -> dict[Tensor, _Strips]:
     """How rows among the reductions of values of one shape are cut beside the columns that blocks
     hold."""
-    columns = [t for t in reductions if _is_held(t, fusion, target, may_hold=may_hold)]
+    is_held = _is_tile if across else _is_held
+    columns = [t for t in reductions if is_held(t, fusion, target)]
     out: dict[Tensor, _Strips] = {}
     for row in reductions:
         beside = [t for t in columns if _are_beside(row, t)]
@@ -76,23 +86,37 @@ def _strips(
             for b in whole_inputs(r.op.operands[0], lambda v: v.op.operands)
         ]
         facts = PartitionFacts.of(beside[0].op.operands[0], reduced_axes(beside[0]))
+        if facts is None:
+            continue
         nbytes = sum(x.dtype.nbytes for x in {b.source for b in inputs})
-        for run in _runs(row, inputs) if facts else ():
+        if across:
+            runs = _run_across(row, [b for b in inputs if b.fast in reduced_axes(row)])
+        else:
+            runs = _runs(row, inputs)
+        for run in runs:
             length = math.prod(constant_value(row.op.operands[0].shape[a]) or 0 for a in run)
-            width = strip_of_columns(facts, length, nbytes, target) if facts else 0
+            strip = strip_of_tile if across else strip_of_columns
+            width = strip(facts, length, nbytes, target)
             if width:
-                out[row] = run, Partition.by_length(length, width)
+                out[row] = run, Partition.by_length(length, width, is_strip=True)
                 break
     return out
 
 
-def _is_held(t: Tensor, fusion: Fusion, target: Target, *, may_hold: bool) -> bool:
+def _is_tile(t: Tensor, fusion: Fusion, _: Target) -> bool:
+    """Whether what a reduction reduces is needed again, and is made of inputs of which one is fast
+    along an axis that is reduced, another along one that is kept."""
+    facts = PartitionFacts.of(t.op.operands[0], reduced_axes(t))
+    return facts is not None and facts.is_crossed and is_read_again(t, facts.total, fusion)
+
+
+def _is_held(t: Tensor, fusion: Fusion, target: Target) -> bool:
     """Whether blocks hold the columns that a reduction reduces, as all that needs them begins at
     words in every row."""
     facts = PartitionFacts.of(t.op.operands[0], reduced_axes(t))
     if facts is None or facts.is_inner or facts.period > 1:
         return False
-    return is_held(t, facts, fusion, target, may_hold=may_hold)
+    return is_held(t, facts, fusion, target)
 
 
 def _are_beside(row: Tensor, column: Tensor) -> bool:
@@ -120,6 +144,15 @@ def _runs(row: Tensor, inputs: Sequence[Behind[Tensor]]) -> list[tuple[int, ...]
     return [_with_units(run, row, sizes) for run in runs]
 
 
+def _run_across(row: Tensor, inputs: Sequence[Behind[Tensor]]) -> list[tuple[int, ...]]:
+    """The same where other inputs lie across them: as many of the fast axes as are in the order of
+    the value, so that nothing is moved, then the whole run."""
+    runs = _runs(row, inputs)
+    run = runs[0] if runs else ()
+    in_order = next((k for k in range(len(run)) if list(run[k:]) == sorted(run[k:])), 0)
+    return [*dict.fromkeys((run[in_order:], run))] if run else []
+
+
 def _with_units(run: tuple[int, ...], row: Tensor, sizes: Sequence[int]) -> tuple[int, ...]:
     """A run with the axes of one element between its own, so that these need not be moved."""
     if list(run) != sorted(run):
@@ -128,12 +161,15 @@ def _with_units(run: tuple[int, ...], row: Tensor, sizes: Sequence[int]) -> tupl
     return tuple(a for a in between if a in run or (sizes[a] == 1 and a in reduced_axes(row)))
 
 
-def _in_strips(t: Tensor, source: Tensor, run: tuple[int, ...], strips: Partition) -> Tensor:
-    """A reduction over the strips of a run, then over these and all other axes."""
+def _in_strips(
+    t: Tensor, source: Tensor, run: tuple[int, ...], strips: Partition, *, last: bool
+) -> Tensor:
+    """A reduction over the strips of a run, then over these and all other axes. The results of a
+    strip lie side by side, or, `last`, those of a row."""
     assert isinstance(t.op, Reduce)
     fn = t.op.fn
     wide = build.cast(source, t.dtype.compute)
-    parts = as_parts(wide, run, strips, reduction_identity(fn, wide.dtype), last=True)
+    parts = as_parts(wide, run, strips, reduction_identity(fn, wide.dtype), last=last)
     out = reduce_in_parts(fn, parts)
     left = [a for a in range(source.ndim) if a not in run]
     rest = tuple(k for k, a in enumerate(left) if a in t.op.axes)

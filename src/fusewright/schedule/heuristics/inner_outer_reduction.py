@@ -55,7 +55,6 @@ from fusewright.schedule.heuristics.phases import separate_phases
 from fusewright.schedule.heuristics.reduction_facts import vector_of_rows, widest_vectors
 from fusewright.schedule.heuristics.row_rings import bind_rings, can_copy, through_shared
 from fusewright.schedule.heuristics.staged_rows import StagedRows
-from fusewright.schedule.heuristics.strips import stands_behind_axes
 from fusewright.schedule.inline import inline_most
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -74,13 +73,13 @@ class Sums:
 def sums_of(flow: Dataflow) -> Sums | None:
     """The reductions of a group that makes partial results of the rows that it reduces; None for
     other groups. Formation lets no others along different axes into one kernel. What is reduced
-    along the axis of a cut is a partial result, whatever stands between the cut and it. Cuts behind
-    other axes are those of columns (`strips`)."""
+    along the axis of a cut is a partial result, whatever stands between the cut and it. Cuts in
+    strips are of what blocks hold (`strips`)."""
     reductions = [s for s in flow.stages if s.is_reduction]
     cut = [
         s.frame.output[s.op.axes[0] + a]
         for s in flow.stages
-        if isinstance(s.op, Parts) and not stands_behind_axes(s)
+        if isinstance(s.op, Parts) and not s.op.partition.is_strip
         for a in s.op.partition.place_axes
     ]
     if len(reductions) < 2 or not cut:

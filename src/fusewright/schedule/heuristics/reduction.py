@@ -90,7 +90,7 @@ class ReductionScheduler:
         self._short = ShortRowsPlanner(flow, self._reference, self._copies, target)
         self._slabs = SlabsPlanner(flow, self._reference, self._copies, target)
         reduced = merge_all(flow, by_stride(flow, self._reference.frame.reduced))
-        self._tiled = TiledReductionPlanner(flow, self._reference, target)
+        self._tiled = TiledReductionPlanner(flow, self._reference, target, self._strips)
         if self._strips is None:
             self._kept = padded_kept(flow, self._reference, reduced)
         else:
@@ -107,7 +107,9 @@ class ReductionScheduler:
         """Where rows are held and how threads share them, in the order of the rules."""
         rows = facts_of(self.flow, self._reference, self._kept, self._reduced, self._copies)
         if self._strips is not None:
-            yield from plans_of(replace(rows, strip=self._strips.width), self._target)
+            yield from self._tiled.candidates(inner=rows.inner, is_read_again=rows.is_read_again)
+            if not rows.inner:  # rows have no strips of columns side by side
+                yield from plans_of(replace(rows, strip=self._strips.width), self._target)
             return
         yield from self._short.candidates()
         yield from self._slabs.candidates()

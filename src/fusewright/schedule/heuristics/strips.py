@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import ONE
 from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Parts
 from fusewright.schedule.graph import Dataflow, Stage
@@ -44,20 +43,13 @@ class Strips:
         return merged
 
 
-def stands_behind_axes(s: Stage) -> bool:
-    """Whether a cut in parts stands behind axes of more than one element: of columns, not of
-    rows."""
-    assert isinstance(s.op, Parts)
-    return any(n != ONE for n in s.operands[0].shape[: s.op.axes[0]])
-
-
 def strips_of(flow: Dataflow) -> Strips | None:
     """The reductions of strips of columns in a group that reduces whole columns; None for other
     groups."""
     places: list[AxisClass] = [
         s.frame.output[s.op.axes[0] + a]
         for s in flow.stages
-        if isinstance(s.op, Parts) and stands_behind_axes(s)
+        if isinstance(s.op, Parts) and s.op.partition.is_strip
         for a in s.op.partition.place_axes
     ]
     reductions = [s for s in flow.stages if s.is_reduction] if places else []

@@ -13,108 +13,38 @@ meets bank conflicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.cover import covers
-from fusewright.core.expr import ONE
+from fusewright.core.expr import ONE, constant_value
 from fusewright.core.substitution import estimate
 from fusewright.errors import ScheduleError
 from fusewright.memory import Memory
 from fusewright.schedule.copies import copy_after, put_first, tile_after, tile_before
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
-from fusewright.schedule.heuristics.candidates import Candidate, Listed
-from fusewright.schedule.heuristics.common import Params, merge_all, numel, vectorize_accesses
+from fusewright.schedule.heuristics.candidates import Listed
+from fusewright.schedule.heuristics.common import merge_all, numel, vectorize_accesses
 from fusewright.schedule.heuristics.held_values import hold_in_registers
 from fusewright.schedule.heuristics.phases import separate_phases
-from fusewright.schedule.heuristics.reduction_plans import (
-    FEW_ELEMENTS_PER_THREAD,
-    LINE_THREADS,
-    MAX_THREADS,
-    RESIDENT_THREADS,
-    WORKSPACE_NBYTES,
-)
+from fusewright.schedule.heuristics.reduction_plans import LINE_THREADS
 from fusewright.schedule.heuristics.sides import (
     LargeAccess,
+    SideRun,
     at_large,
-    fits_run,
     is_large,
     large_accesses,
     run_of,
 )
+from fusewright.schedule.heuristics.strips import Strips
+from fusewright.schedule.heuristics.tile_plans import TiledReduction, TileFacts, tiles_of
 from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
 from fusewright.schedule.propagate import transform_like
-from fusewright.target import (
-    MAX_VECTOR_NBYTES,
-    REGISTER_NBYTES,
-    REGISTERS_PER_SM,
-    WARP_SIZE,
-    Target,
-)
-
-THREADS = (256, 512, 1024, 128)
-"""Of a block: the first whose accesses are few enough, and that lines are dealt to evenly."""
-MOST_ACCESSES = REGISTERS_PER_SM // MAX_THREADS // (MAX_VECTOR_NBYTES // REGISTER_NBYTES)
-"""Of a thread to what a block brings at a time: all are under way together, and the registers of a
-thread of a large block hold no more vectors."""
-
-
-@dataclass(frozen=True, slots=True)
-class TiledReduction:
-    """Elements of a tile along the axis on which threads compute (`near`), and along the other one
-    (`far`), elements of the vectors of inputs that are fast along either, and the threads of a
-    block. `inner`: the near axis is the reduced one; `is_whole`: a tile has all of it;
-    `min_blocks`: that a multiprocessor should hold."""
-
-    inner: bool
-    near: int
-    far: int
-    near_width: int
-    far_width: int
-    threads: int
-    is_whole: bool = False
-    min_blocks: int = 0
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Of vectors along the near and the far axis."""
-        return self.near_width, self.far_width
-
-    @property
-    def threads_along(self) -> tuple[int, int]:
-        """The threads that access a line together, along the near and along the far axis: as many
-        as make wide accesses, or as the lines across leave idle."""
-        sides = ((self.near, self.near_width, self.far), (self.far, self.far_width, self.near))
-        near, far = (
-            max(min(LINE_THREADS if w > 1 else WARP_SIZE, n // w), self.threads // lines)
-            for n, w, lines in sides
-        )
-        return near, far
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all threads have as many vectors, and lines, of a full tile as any other."""
-        near, far = self.threads_along
-        return all(
-            n // w % own == 0 and lines % (self.threads // own) == 0
-            for n, w, own, lines in (
-                (self.near, self.near_width, near, self.far),
-                (self.far, self.far_width, far, self.near),
-            )
-        )
-
-    @property
-    def candidate(self) -> Candidate[TiledReduction]:
-        """The plan with its parameters by name."""
-        size = f"{self.far}x{self.near}"
-        name = "inner_tiled" if self.inner else "outer_tiled"
-        widths, most = f"{self.far_width}, {self.near_width}", self.min_blocks
-        params = Params.of(name, min_blocks=most, tile=size, vectors=widths, threads=self.threads)
-        return Candidate(f"inputs across by tiles of {size}", params, self)
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +67,11 @@ class _TiledAxis:
 class TiledReductionPlanner:
     """Groups whose large tensors are fast along the reduced axes and along the kept ones."""
 
-    def __init__(self, flow: Dataflow, reference: Stage, target: Target) -> None:
+    def __init__(
+        self, flow: Dataflow, reference: Stage, target: Target, strips: Strips | None = None
+    ) -> None:
         self._flow, self._reference, self._target = flow, reference, target
+        self._strips = strips
 
     def candidates(self, *, inner: bool, is_read_again: bool) -> Iterator[Listed[TiledReduction]]:
         """The widest vectors that tensors on both sides allow. What reductions read once they walk
@@ -155,58 +88,52 @@ class TiledReductionPlanner:
         across = {a.tensor for a in accesses if self._is_across(a, inner=inner)}
         if not across:
             return
-        word = MAX_VECTOR_NBYTES // max(x.dtype.nbytes for x in across)
-        side = word * LINE_THREADS
-        kept, reduced = (self._length(axes, accesses, side // 4) for axes in sides)
-        run, others = (reduced, kept) if inner else (kept, reduced)
-        whole = numel(tuple(c.extent for c in frame.reduced))
-        near = -(-whole // side) * side if is_read_again else _sizes(side, run)[0]
-        nbytes = sum(x.dtype.nbytes for x in across)
-        widths: tuple[int, int] | None = (word, word)
+        facts = self._facts(accesses, across, inner=inner, is_read_again=is_read_again)
+        widths: tuple[int, int] | None = (facts.word, facts.word)
         while widths is not None:
-            plans = (
-                self._plan((near, far), widths, nbytes, inner=inner, is_whole=is_read_again)
-                for far in _sizes(side, others)
-            )
-            plan = next((p for p in plans if p is not None), None)
-            if plan is None:
+            plans = [*tiles_of(facts, widths, self._target)]
+            if not plans:
                 return
             with self._flow.trial():
-                widths = self._bind(plan)
-            if widths == plan.widths:
-                yield plan.candidate
+                widths = self._bind(plans[0])
+            if widths == plans[0].widths:
+                yield from (p.candidate for p in plans)
                 return
+
+    def _facts(
+        self,
+        accesses: Sequence[LargeAccess],
+        across: Collection[Stage],
+        *,
+        inner: bool,
+        is_read_again: bool,
+    ) -> TileFacts:
+        """What tiles are chosen from."""
+        frame, strips = self._reference.frame, self._strips
+        word = MAX_VECTOR_NBYTES // max(x.dtype.nbytes for x in across)
+        kept, reduced = (
+            self._length(axes, accesses, word * LINE_THREADS // 4)
+            for axes in (frame.output, frame.reduced)
+        )
+        run, others = (reduced, kept) if inner else (kept, reduced)
+        return TileFacts(
+            inner,
+            numel(tuple(c.extent for c in frame.reduced)),
+            numel(tuple(c.extent for c in frame.output)),
+            run,
+            others,
+            word,
+            across_nbytes=sum(x.dtype.nbytes for x in across),
+            read_nbytes=sum(a.tensor.dtype.nbytes for a in accesses if not a.is_write),
+            is_read_again=is_read_again,
+            is_constant=all(constant_value(c.extent) is not None for c in frame.reduced),
+            strip=0 if strips is None else strips.width,
+            sums=0 if strips is None else len(strips.partials),
+        )
 
     def _length(self, axes: Sequence[AxisClass], accesses: Sequence[LargeAccess], side: int) -> int:
         """The elements of the run of a side in tiles of so many."""
         return estimate(run_of(self._flow, axes, accesses, side).run.extent)
-
-    def _plan(
-        self,
-        tile: tuple[int, int],
-        widths: tuple[int, int],
-        nbytes: int,
-        *,
-        inner: bool,
-        is_whole: bool,
-    ) -> TiledReduction | None:
-        """The plan of a tile, `nbytes` an element, of whole rows or a part of them, if shared
-        memory holds it, and registers what compilers keep of rows that are read again. Whole rows
-        are filled up so that threads have as many vectors."""
-        target, (near, far) = self._target, tile
-        accesses = MOST_ACCESSES * min(widths)
-        most = min(accesses, FEW_ELEMENTS_PER_THREAD) if is_whole else accesses
-        for threads in THREADS:
-            unit = threads // far * widths[0] if is_whole else 1
-            length = -(-near // max(unit, 1)) * max(unit, 1)
-            plan = TiledReduction(inner, length, far, *widths, threads, is_whole)
-            held = length * far * nbytes
-            fits = length * far <= most * threads and held <= target.shared_nbytes_of_several
-            if fits and plan.is_even:
-                room = target.shared_nbytes_per_sm // (held + WORKSPACE_NBYTES)
-                blocks = min(RESIDENT_THREADS // threads, room) if is_whole else 0
-                return replace(plan, min_blocks=blocks)
-        return None
 
     def _fast_sides(self) -> set[bool]:
         """Whether the fast axes of large tensors are reduced ones: two answers where some are."""
@@ -241,7 +168,7 @@ class TiledReductionPlanner:
         fit."""
         flow, reference = self._flow, self._reference
         accesses = large_accesses(flow, reference)
-        tiling = _Tiling.of(flow, reference, accesses, plan)
+        tiling = _Tiling.of(flow, reference, accesses, plan, self._strips)
         across = [a for a in accesses if self._is_across(a, inner=plan.inner)]
         moved = _insert_tiles(flow, across)
         along = [x.axis for x in tiling.far_loops]
@@ -290,13 +217,6 @@ class TiledReductionPlanner:
         return first, second
 
 
-def _sizes(side: int, run: int) -> list[int]:
-    """The elements along a side that a tile may have, down to those of a sector: such that tiles do
-    not lie far beyond its run."""
-    sizes = [side, side // 2, side // 4]
-    return [n for n in sizes if fits_run(run, n)] or sizes[-1:]
-
-
 def _is_in_memory(t: Stage, total: int) -> bool:
     """Whether a tensor of about so many elements is read from memory or written to it."""
     return (t.is_input or t.memory is Memory.GLOBAL) and is_large(t, total)
@@ -320,20 +240,28 @@ class _Tiling:
 
     @staticmethod
     def of(
-        flow: Dataflow, reference: Stage, accesses: Sequence[LargeAccess], plan: TiledReduction
+        flow: Dataflow,
+        reference: Stage,
+        accesses: Sequence[LargeAccess],
+        plan: TiledReduction,
+        strips: Strips | None,
     ) -> _Tiling:
-        """The tiles of a plan: blocks have kept ones, and walk over reduced ones."""
+        """The tiles of a plan: blocks have kept ones, and walk over reduced ones, or the blocks of
+        a cluster have them; kept ones are strips where partial results are of these."""
         near_axes, far_axes = reference.frame.output, reference.frame.reduced
         if plan.inner:
             near_axes, far_axes = far_axes, near_axes
+        kept = None if strips is None else SideRun((), strips.kept(flow).axis)
         near_run = run_of(flow, near_axes, accesses, None if plan.is_whole else plan.near)
-        far_run = run_of(flow, far_axes, accesses, plan.far)
+        far_run = run_of(flow, far_axes, accesses, plan.far) if kept is None else kept
         near = _TiledAxis.of(flow, near_run.run, plan.near, plan.near_width)
         far = _TiledAxis.of(flow, far_run.run, plan.far, plan.far_width)
         own = [*far_run.outside, Loop(far.outer)], [*near_run.outside, Loop(near.outer)]
-        kept, walked = own if plan.inner else own[::-1]
-        block = merge_all(flow, kept) or kept[-1]
+        outside, walked = own if plan.inner else own[::-1]
+        block = merge_all(flow, outside) or outside[-1]
         walks = [x for x in walked if x.axis.extent != ONE]
+        if plan.cluster > 1:
+            walks = [Loop(x.axis, Parallel.CLUSTERX) for x in walks]
         around = (Loop(block.axis, Parallel.BIDX), *walks)
         by_near, by_far = plan.threads_along
         return _Tiling(
