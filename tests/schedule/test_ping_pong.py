@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.work import calls
 
 import fusewright as fw
 from fusewright.errors import ScheduleError
@@ -152,6 +153,30 @@ def test_nothing_is_missing_and_nothing_redundant(case: Case) -> None:
     """Every ring wraps, and each warpgroup has two tiles or more, some of them beyond an edge."""
     report = fw.verify(case.kernel(), *case.arrays())
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [replace(PLAN, columns=96, staged=32, stages=2),
+     replace(PLAN, columns=96, staged=32, stages=2, warpgroups=1, blocks=0, ping_pong=False)],
+    ids=["in turn", "a tile a block"],
+)  # fmt: skip
+def test_syncs_of_parts_that_leave_one_after_the_other(plan: ProductPlan) -> None:
+    """What the first part waits for is another tile, what the others wait for the part before."""
+    case = Case("parts", biased, ((192, 136), (192, 136), (192,)), plan)
+    report = fw.verify(case.kernel(), *case.arrays())
+    assert report.ok, str(report)
+
+
+def test_parts_of_a_tile_cost_about_as_much_as_two() -> None:
+    """Syncs of six parts are those of the first and one that stands for the rest."""
+
+    def work(columns: int) -> int:
+        plan = replace(PLAN, rows=128, columns=columns, staged=32)
+        return calls(Case("parts", biased, ((384, 264), (384, 264), (384,)), plan).kernel)
+
+    work(192)
+    assert work(192) < 3.2e6  # 4.7 with each part by itself
 
 
 def _turns(kernel: fw.Kernel) -> tuple[list[MbarWait], list[MbarArrive]]:
