@@ -32,7 +32,6 @@ from fusewright.schedule.heuristics.product_plans import (
 from fusewright.schedule.heuristics.product_steps import outside_us
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, uncounted_us
 from fusewright.schedule.heuristics.product_times import (
-    FULL_MARGIN,
     PING_PONG_MARGIN,
     predicted_us,
     ranked_us,
@@ -376,15 +375,12 @@ def test_turns_are_taken_where_they_are_faster_by_more_than_the_model_errs() -> 
         plans = list(menu_plans(sizes, TARGET))
         first[name] = min(plans, key=lambda p: ranked_us(sizes, p, TARGET, suffix))
         alone = [p for p in plans if p.cluster_size == 1]
-        own = [predicted_us(sizes, p, TARGET, suffix) * _margin(p) for p in alone if p.ping_pong]
+        quick = [p for p in alone if p.ping_pong and p.accumulators <= MAX_ACCUMULATORS]
+        own = [predicted_us(sizes, p, TARGET, suffix) * PING_PONG_MARGIN for p in quick]
         rest = [ranked_us(sizes, p, TARGET, suffix) for p in alone if not p.ping_pong]
         left_out = uncounted_us(sizes.rows * sizes.columns, suffix, TARGET)
         assert first[name].ping_pong == (min(own) < min(rest) + left_out)
     assert first["short"].ping_pong and not first["long"].ping_pong
-
-
-def _margin(p: ProductPlan) -> float:
-    return FULL_MARGIN if p.columns == 192 else PING_PONG_MARGIN
 
 
 MEASURED = (
@@ -407,7 +403,7 @@ def test_the_tiles_that_were_the_fastest_are_taken(case: Any) -> None:
     sizes = ProductSizes(1, *shape)
     plans = list(menu_plans(sizes, TARGET, loaded=suffix.loaded))
     first = min(plans, key=lambda p: ranked_us(sizes, p, TARGET, suffix))
-    times = {0: without, 128: turns[0], 192: turns[1]}
+    times = {0: without, 128: turns[0]}  # those of 192 columns take long to compile
     assert times[first.columns if first.ping_pong else 0] == min(times.values())
     plain = min(predicted_us(sizes, p, TARGET, suffix) for p in plans if not p.ping_pong)
     whole = plain + uncounted_us(sizes.rows * sizes.columns, suffix, TARGET)

@@ -39,13 +39,11 @@ from fusewright.target import (
 SplitForm: TypeAlias = "Callable[[ProductPlan, ProductSizes, Target], Iterator[ProductPlan]]"
 KEPT = 512
 """Sizes whose predicted times are kept: formation asks for those of a product several times."""
-PING_PONG_MARGIN, FULL_MARGIN = 1.18, 1.06
-"""By how much plans in ping-pong have to be predicted faster than others: of tiles of 128 x 128,
-and of those whose sums leave few registers, 128 x 192. Of eight products each the measured times
-over those without turns differ from the predicted ratios by 0.059 and 0.056 in the standard
-deviation of the logarithm, and are 1.058 and 0.951 of them in the mean, most for deep ones of
-128 x 128: twice the deviation times the mean (one H100, 2026-11-28,
-bench/ping-pong-2026-11-28-h100.json)."""
+PING_PONG_MARGIN = 1.18
+"""By how much plans in ping-pong have to be predicted faster than others: of eight products the
+measured times of tiles of 128 x 128 over those without turns differ from the predicted ratios by
+0.084 in the root mean square of the logarithm, most for deep ones; twice that (one H100,
+2026-11-28, bench/ping-pong-2026-11-28-h100.json)."""
 
 
 def predicted_us(
@@ -175,7 +173,9 @@ def ranked_us(
     all that is computed of their sums. Ping-pong hides what stands around tiles
     behind steps: where memory takes longer than steps, which waits for neither, two blocks of a
     multiprocessor, which hide as much, gained nothing (64 of 1024 x 1024 x 128, one H100,
-    2026-11-27), so that it ranks last."""
+    2026-11-27), so that it ranks last. So do tiles of more sums than `MAX_ACCUMULATORS` a thread,
+    which take 13 million calls of Python to compile (bias and gelu of 8192 x 16384 x 4096, where
+    they were a tenth faster by hand): they are taken by hand only."""
     known, is_together = target.calibration, plan.blocks_together > 1
     if max(sizes.lines) > 1.0:
         margin = 1.0 if is_together else known.alone_margin
@@ -184,9 +184,8 @@ def ranked_us(
     if plan.ping_pong:
         own, _, _ = _steps_us(sizes, plan, target)
         is_hidden = own >= _memory_us(sizes, plan, target, suffix)
-        is_full = plan.accumulators > MAX_ACCUMULATORS
-        known_margin = FULL_MARGIN if is_full else PING_PONG_MARGIN
-        margin *= known_margin if is_hidden else math.inf
+        is_quick = plan.accumulators <= MAX_ACCUMULATORS
+        margin *= PING_PONG_MARGIN if is_hidden and is_quick else math.inf
         places = sizes.batch * sizes.rows * sizes.columns
         others = uncounted_us(places, suffix, target)
         return predicted_us(sizes, plan, target, suffix) * margin - others
