@@ -1,4 +1,4 @@
-"""`python -m bench.ping_pong [--save DIR | --load DIR] [--out FILE]`
+"""`python -m bench.ping_pong [--cases a,b] [--save DIR | --load DIR] [--out FILE]`
 
 Products whose tiles two warpgroups compute in turn, beside the plan that ranks first without and
 beside torch (cuBLAS and torch's kernel of what follows): short depths, with and without functions.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +35,8 @@ from fusewright.target import target_of
 
 TARGET = target_of("sm_90a")
 COPIES_NBYTES = 150 << 20
-FORMS = 5
-"""Of a case: without turns, and two tiles with turns, alone and in clusters."""
+FORMS = 7
+"""Of a case: without turns, and three tiles with turns, alone and in clusters."""
 RUNS = 50
 ROWS = 64
 MOST_ERROR = 0.01
@@ -85,6 +85,8 @@ CASES = (
     Case(bias_gelu, 8192, 16384, 4096),
     *(Case(bias_gelu, 8192, 8192, k) for k in (512, 768, 1024)),
     *(Case(plain, 4096, 4096, k) for k in (512, 1024, 4096)),
+    Case(gelu_backward, 8192, 16384, 4096),
+    *(Case(bias_gelu, 8192, 8192, k) for k in (2048, 8192)),
 )
 
 
@@ -121,14 +123,15 @@ def save(case: Case, number: int, folder: Path) -> tuple[str, str, float] | None
     return name, str(plan.params), us
 
 
-def save_all(folder: Path, processes: int) -> None:
-    """Keeps the programs of all cases, and by case a list of them, as each is made."""
-    for case in CASES:
+def save_all(cases: Sequence[Case], folder: Path, processes: int, forms: int) -> None:
+    """Keeps the programs of the first forms of cases, and by case a list of them, as each is
+    made."""
+    for case in cases:
         (folder / case.folder).mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(processes) as pool:
-        made = {c: [pool.submit(save, c, n, folder) for n in range(FORMS)] for c in CASES}
-        for case, forms in made.items():
-            listed = [f.result() for f in forms]
+        made = {c: [pool.submit(save, c, n, folder) for n in range(forms)] for c in cases}
+        for case, found in made.items():
+            listed = [f.result() for f in found]
             (folder / case.folder / "forms.json").write_text(json.dumps(listed) + "\n")
 
 
@@ -207,16 +210,20 @@ def _state(fn: Fn, arrays: list[Any], wanted: Any, rows: Any, shape: Any) -> dic
 def main() -> None:
     """Compiles or measures, prints a table, and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", default="", help="comma-separated substrings of names")
+    parser.add_argument("--forms", type=int, default=FORMS, help="of each case, to be saved")
     parser.add_argument("--save", type=Path, help="a folder for programs to be measured elsewhere")
     parser.add_argument("--load", type=Path, help="such a folder: nothing is compiled")
     parser.add_argument("--processes", type=int, default=1, help="that compile")
     parser.add_argument("--out", type=Path, help="a JSON file")
     args = parser.parse_args()
+    wanted = [w for w in args.cases.split(",") if w]
+    cases = [c for c in CASES if not wanted or any(w in c.name for w in wanted)]
     if args.save is not None:
-        save_all(args.save, args.processes)
+        save_all(cases, args.save, args.processes, args.forms)
         return
     found: list[dict[str, Any]] = []
-    for case in CASES:
+    for case in cases:
         for row in measured(case, args.load):
             found.append(row)
             us = "-" if row["us"] is None else f"{row['us']:.1f}"

@@ -1,4 +1,4 @@
-"""`python -m bench.run --suite products [--cases a,b] [--peers torch,compile,nvfuser]
+"""`python -m bench.run --suite products [--cases a,b] [--peers torch,compile,nvfuser,quack]
 [--neighbours] [--save DIR | --load DIR] [--out FILE] [--budget-seconds N]`
 
 Method: operands are random and normal. What is measured is all of a program: a product with what
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import fusewright as fw
-from bench import nvfuser_peer
+from bench import nvfuser_peer, quack_peer
 from bench.graphs import graphed, rounds_us, same_bits
 from bench.outcome import Outcome, geometric_mean, kept_share, said_plan
 from bench.products import (
@@ -366,7 +366,9 @@ def _peer(
     if peer == "nvfuser":
         fused = nvfuser_peer.make(p.fusion(), arrays)
         return lambda *a: fused(*a)[0]
-    raise ValueError(f"there is no peer {peer!r}; use torch, compile, max_autotune, nvfuser")
+    if peer == "quack":
+        return quack_peer.make(p, arrays)
+    raise ValueError(f"there is no peer {peer!r}; use torch, compile, max_autotune, nvfuser, quack")
 
 
 def _times(

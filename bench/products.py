@@ -54,6 +54,8 @@ class Product:
     """Of products of float32: "tf32" or "ieee"."""
     has_suffix: bool = False
     """Whether something that torch has no one call for follows the product."""
+    quack: Fn | None = None
+    """The same by one kernel of `quack.gemm_interface`, of which it is given the module."""
 
     def dtype(self, k: int) -> str:
         """The dtype of argument `k`."""
@@ -79,8 +81,18 @@ def plain(layout: str, m: int, n: int, k: int) -> Product:
     def torch_(torch: Any, x: Any, w: Any) -> Any:
         return torch.matmul(x if a == "T" else x.T, w.T if b == "N" else w)
 
-    rows = (0,) if a == "T" else ()
-    return Product(f"{layout} {m}x{n}x{k}", ours, torch_, (first, second), 2 * m * n * k, rows)
+    def quack(interface: Any, x: Any, w: Any) -> Any:
+        return interface.gemm(x if a == "T" else x.T, w.T if b == "N" else w)
+
+    return Product(
+        f"{layout} {m}x{n}x{k}",
+        ours,
+        torch_,
+        (first, second),
+        2 * m * n * k,
+        (0,) if a == "T" else (),
+        quack=quack,
+    )
 
 
 def relu(m: int, n: int, k: int) -> Product:
@@ -92,7 +104,13 @@ def relu(m: int, n: int, k: int) -> Product:
         ((m, k), (n, k), (n,)),
         2 * m * n * k,
         has_suffix=True,
+        quack=lambda q, x, w, b: _activated(q, x, w.T, b, "relu"),
     )
+
+
+def _activated(interface: Any, x: Any, w: Any, b: Any, activation: str) -> Any:
+    """A function of a product and a bias, by quack: the second of what it returns."""
+    return interface.gemm_act(x, w, bias=b, activation=activation, store_preact=False)[1]
 
 
 def gelu(m: int, n: int, k: int, approximate: str = "none") -> Product:
@@ -107,6 +125,9 @@ def gelu(m: int, n: int, k: int, approximate: str = "none") -> Product:
         ((m, k), (k, n), (n,)),
         2 * m * n * k,
         has_suffix=True,
+        quack=(lambda q, x, w, b: _activated(q, x, w, b, "gelu_tanh_approx"))
+        if approximate == "tanh"
+        else None,
     )
 
 
@@ -120,6 +141,7 @@ def residual(m: int, n: int, k: int) -> Product:
         2 * m * n * k,
         (0, 2),
         has_suffix=True,
+        quack=lambda q, x, w, r: q.gemm_add(x, w.T, r),
     )
 
 
@@ -156,6 +178,7 @@ def batched(b: int, m: int, n: int, k: int) -> Product:
         ((b, m, k), (b, n, k)),
         2 * b * m * n * k,
         (0, 1),
+        quack=lambda q, x, w: q.gemm(x, w.transpose(-1, -2)),
     )
 
 

@@ -21,7 +21,7 @@ NEIGHBOURS_PEERS = ("fusewright",)
 """A neighbour is compared with its case only."""
 
 
-PRODUCT_PEERS = "torch,compile,max_autotune"
+PRODUCT_PEERS = "torch,compile,max_autotune,nvfuser,quack"
 SUITES = ("memory", "products")
 
 

@@ -19,6 +19,12 @@ import numpy as np
 from fusewright.dtypes import DType
 from fusewright.fusion import evaluate as oracle, ir
 from fusewright.fusion.ir import Fusion, Tensor
+from fusewright.fusion.summed_products import (
+    is_of_matrices,
+    repeated_axes,
+    sum_of_products,
+    summed_products,
+)
 
 RUNS = 8
 SAFETY = 8.0
@@ -125,15 +131,24 @@ def disturbed(
     exact in a kernel must round as it does there."""
     rng = np.random.default_rng(seed) if seed else None
     values = {t: oracle.carried(a, t.dtype) for t, a in zip(fusion.inputs, arrays, strict=True)}
+    summed, factors = summed_products(fusion), {}
     with np.errstate(all="ignore"):
         for t in fusion.values:
             if t in values:
                 continue
             operands = [
-                _stored(values[o], o, rng) if o.name in stored else values[o] for o in t.op.operands
+                _stored(values[o], o, rng) if o.name in stored else values[o]
+                for o in (() if t in factors else t.op.operands)
             ]
+            if t in summed and t.name not in stored and is_of_matrices(*operands):
+                factors[summed[t]] = operands
+                continue
+            if t in factors:
+                values[t] = _moved_sum(t, *factors[t], rng)
+                continue
             v = oracle._compute(t, operands, sizes)
-            values[t] = _moved(t, v, operands, rng) if t.dtype.is_float else v
+            is_moved = t.dtype.is_float and not isinstance(t.op, ir.ViewBase)
+            values[t] = _moved(t, v, operands, rng) if is_moved else v
         return [oracle.rounded(values[t], t.dtype) for t in fusion.outputs]
 
 
@@ -141,6 +156,28 @@ def _stored(v: np.ndarray, t: Tensor, rng: np.random.Generator | None) -> np.nda
     """What one reader sees of a value that is stored: it may be in the kernel that makes it."""
     inside = rng is not None and rng.random() < 0.5
     return v if inside else oracle.carried(oracle.rounded(v, t.dtype), t.dtype)
+
+
+def _moved_sum(
+    t: Tensor, a: np.ndarray, b: np.ndarray, rng: np.random.Generator | None
+) -> np.ndarray:
+    """A sum of products of matrices, rounded, and moved as each product and each sum may be."""
+    axes, compute = t.op.axes, t.dtype.compute
+    v = sum_of_products(a, b, axes)
+    if rng is not None:
+        step = 2.0 ** (1 - PRECISION[compute.name])
+        noise = rng.choice([-1.0, 1.0], size=np.shape(v)) * (1 + rng.random(np.shape(v)))
+        n = np.prod([a.shape[k] for k in axes]) + 2
+        scale = sum_of_products(_magnitude(a), _magnitude(b), axes)
+        v = v + step * np.log2(n) * noise * scale
+    return oracle.carried(oracle.rounded(np.asarray(v), compute), compute)
+
+
+def _magnitude(a: np.ndarray) -> np.ndarray:
+    """Magnitudes, repeated where the elements are."""
+    repeated = repeated_axes([a])
+    one = a[tuple(slice(0, 1) if k in repeated else slice(None) for k in range(a.ndim))]
+    return np.broadcast_to(np.abs(one), a.shape)
 
 
 def _moved(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 
 import fuzz_compare
+import numpy as np
 import pytest
 from fuzz_operands import OperandDrawn
 from fuzz_partials import PartialDrawn
@@ -13,6 +15,7 @@ from fuzz_products import Drawn, WideDrawn
 import fusewright as fw
 from fusewright.frontends.tune import build
 from fusewright.fusion.passes.tile_partials import tile_partials
+from fusewright.fusion.summed_products import summed_products
 from fusewright.host.product_forms import whole_products
 from fusewright.host.segment import structure_of
 from fusewright.program import Program
@@ -95,6 +98,25 @@ def problem_of_operands(seed: int) -> str | None:
 @pytest.mark.parametrize("seed", [1031, 3025])
 def test_few_products_of_operands_that_lie_anyhow(seed: int) -> None:
     assert problem_of_operands(seed) is None, str(OperandDrawn(seed))
+
+
+def test_sums_of_products_are_compared_in_little_memory() -> None:
+    """Of 100 x 320 sums of 130 products each, twice, one that is too large by 1e-4 of the products'
+    magnitudes is found; all products together have 67 MB."""
+    specs = [fw.TensorSpec((2, 100, 130), "float32"), fw.TensorSpec((2, 130, 320), "float32")]
+    program = fw.compile(fw.trace(fw.matmul, *specs))
+    assert len(summed_products(program.fusion)) == 1
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((2, 100, 130), (2, 130, 320)))
+    (right,) = fw.evaluate(program.fusion, a, b)
+    wrong = right.copy()
+    wrong[1, 7, 5] += np.float32(1e-4 * np.abs(a[1, 7]) @ np.abs(b[1, :, 5]))
+    tracemalloc.start()
+    assert fuzz_compare.compare(program.fusion, (a, b), [right]).problem is None
+    assert tracemalloc.get_traced_memory()[1] < 40e6
+    tracemalloc.stop()
+    found = fuzz_compare.compare(program.fusion, (a, b), [wrong]).problem
+    assert found is not None and "output 0 at (1, 7, 5)" in found
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -30,6 +30,12 @@ from fusewright.fusion.call_numbers import (
 )
 from fusewright.fusion.constants import completed, constants_of
 from fusewright.fusion.ir import Fusion, Scalar, Tensor
+from fusewright.fusion.summed_products import (
+    is_of_matrices,
+    repeated_axes,
+    sum_of_products,
+    summed_products,
+)
 
 Array = npt.NDArray[Any]
 Sizes = Mapping[Var, int]
@@ -76,13 +82,22 @@ class _Evaluation:
         """The outputs, rounded to their dtypes."""
         values: dict[Tensor, Array] = {}
         regions: dict[object, list[Array]] = {}
+        summed = {} if self._stepwise else summed_products(fusion)
+        factors: dict[Tensor, tuple[Array, Array]] = {}
         for t, a in zip(fusion.inputs, arrays, strict=True):
             values[t] = carried(np.asarray(a), t.dtype)
         for t in fusion.values:
             if t in values:
                 continue
+            if t in factors:
+                assert isinstance(t.op, ir.Reduce)
+                values[t] = sum_of_products(*factors[t], t.op.axes)
+                continue
             self._check_addressable(t)
             args = [values[o] for o in t.op.operands]
+            if t in summed and is_of_matrices(*args):
+                factors[summed[t]] = args[0], args[1]
+                continue
             if isinstance(t.op, ir.Region):
                 key = t.op.bodies, t.op.operands
                 if key not in regions:
@@ -268,14 +283,6 @@ def _shape(t: Tensor, sizes: Sizes) -> tuple[int, ...]:
 # --- ops ----------------------------------------------------------------------------------------
 
 
-def _repeated_axes(args: Sequence[Array]) -> list[int]:
-    """The axes along which none of some arrays of one shape varies."""
-    first = args[0]
-    if any(a.shape != first.shape for a in args):
-        return []
-    return [k for k, n in enumerate(first.shape) if n > 1 and all(a.strides[k] == 0 for a in args)]
-
-
 def _first_along(a: Array, axes: Collection[int]) -> Array:
     return a[tuple(slice(0, 1) if k in axes else slice(None) for k in range(a.ndim))]
 
@@ -374,7 +381,7 @@ def _iota(t: Tensor, axis: int, sizes: Sizes) -> Array:
 
 def _pointwise(dtype: DType, fn: str, args: list[Array]) -> Array:
     """The same, computed once along axes on which no argument varies."""
-    repeated = _repeated_axes(args)
+    repeated = repeated_axes(args)
     if not repeated:
         return pointwise(dtype, fn, args)
     found = pointwise(dtype, fn, [_first_along(a, repeated) for a in args])
@@ -442,7 +449,7 @@ def _reduce(op: ir.Reduce, a: Array, dtype: DType) -> Array:
     if any(a.shape[k] == 0 for k in op.axes):
         kept = [n for k, n in enumerate(a.shape) if k not in op.axes]
         return np.full(kept, _literal(reduction_identity(op.fn, dtype), dtype))
-    repeated = [k for k in _repeated_axes([a]) if k in op.axes]
+    repeated = [k for k in repeated_axes([a]) if k in op.axes]
     one = _first_along(a, repeated) if repeated else a
     found = np.asarray(_UFUNCS[op.fn].reduce(one, axis=op.axes, dtype=a.dtype))
     return _combined(op.fn, found, math.prod(a.shape[k] for k in repeated))

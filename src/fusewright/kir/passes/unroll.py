@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import is_
 
-from fusewright.core.expr import IntLike, Var, constant_value
+from fusewright.core.expr import Int, IntLike, Var, add, constant_value
 from fusewright.kir.ir import (
     Alloc,
     Body,
+    BoxStore,
     Buffer,
     Compute,
     For,
@@ -38,6 +39,8 @@ from fusewright.kir.traverse import (
 MOST_SHARED_ACCESSES = 192
 """Accesses of shared memory, loops written out, from which loops over what a thread does by itself
 wait for syncs to be settled: these are judged for every pair of accesses."""
+FEWEST_ALIKE = 3
+"""Trips of a loop over parts of a tile of which several are alike: all but the first."""
 
 
 def unroll(kernel: Kernel) -> Kernel:
@@ -56,12 +59,14 @@ def unroll(kernel: Kernel) -> Kernel:
 
 
 def unroll_last(kernel: Kernel) -> Kernel:
-    """Write out the loops over what a thread does by itself, where the kernel has many accesses.
+    """Write out the loops over what a thread does by itself, where the kernel has many accesses,
+    and those over parts of a tile that leave one after the other.
 
     rewrite:  for (j < 16) { r = f(sums[8*j]); .. }   ->   r_0 = f(sums[0]);  r_1 = f(sums[8]); ..
     checks:   nothing; in kernels without products and with few accesses `unroll` leaves none
     order:    behind all that looks at syncs and memory, which take such a loop as a whole: a
-              product's 128 sums are 2,000 statements; before the last simplify
+              product's 128 sums are 2,000 statements, and syncs of six parts of a tile 36 pairs;
+              before the last simplify; copies of syncs have ids of their own
     """
     return _unrolled(kernel, is_late=True)
 
@@ -79,11 +84,11 @@ class _Trip(Substitution):
 
     is_copy: bool
 
-    def __init__(self, loop: For, k: int, around: _Trip | None) -> None:
+    def __init__(self, loop: For, k: IntLike, around: _Trip | None) -> None:
         outer: dict[Var, IntLike] = {} if around is None else around.variables
         kept = {v: e for v, e in outer.items() if not isinstance(v, RegVar)}
         super().__init__({**kept, loop.var: k}, None if around is None else around.buffers)
-        self.is_copy = k > 0 or (around is not None and around.is_copy)
+        self.is_copy = k != 0 or (around is not None and around.is_copy)
 
 
 class _Unroller:
@@ -107,6 +112,10 @@ class _Unroller:
             if type(s) is For and trips is not None:
                 if trip is None:
                     out += [a for a in walk_statements(s) if _is_shared(a)]
+                if not self._is_late and trips >= FEWEST_ALIKE and _is_of_parts(s):
+                    out += self.body(s.body, _Trip(s, 0, trip))
+                    out.append(self._rest(s, trips, trip))
+                    continue
                 for k in range(trips):
                     out += self.body(s.body, _Trip(s, k, trip))
             elif trip is None:
@@ -115,6 +124,11 @@ class _Unroller:
                 out.append(self._copy(s, trip))
         same = len(out) == len(body) and all(map(is_, out, body))
         return body if same else tuple(out)
+
+    def _rest(self, s: For, trips: int, trip: _Trip | None) -> For:
+        """A loop over all trips but the first."""
+        var = Var(s.var.name, 0, trips - 2)
+        return For(var, Int(trips - 1), self.body(s.body, _Trip(s, add(var, 1), trip)), unroll=True)
 
     def _trips(self, s: For, trip: _Trip | None) -> int | None:
         """The iterations of a loop that is to be written out; None for other loops."""
@@ -188,6 +202,12 @@ def _is_own(loop: For) -> bool:
         or (isinstance(s, Alloc) and s.buffer.memory is Memory.LOCAL)
         for s in walk_statements(loop)
     )
+
+
+def _is_of_parts(loop: For) -> bool:
+    """Whether a loop leaves parts of a tile to the copy engine: what is behind the first is alike,
+    so that syncs of one trip stand for all."""
+    return any(isinstance(s, BoxStore) for s in walk_statements(loop))
 
 
 def _shared_accesses(body: Body) -> int:

@@ -148,9 +148,12 @@ class MatmulScheduler(ProductScheduler):
 
     def _has_room(self, plan: ProductPlan) -> bool:
         """Whether the registers of warps that multiply hold what is computed of the sums. In
-        ping-pong they do, but threads of a tile that reduce are numbered by lanes and rows."""
+        ping-pong they do, but threads of a tile that reduce are numbered by lanes and rows; beside
+        many sums they hold floats that leave by boxes, not the words of random numbers and of
+        positions (NVRTC 13.0 spills 2,080 bytes for dropout behind 128 x 192)."""
         if plan.ping_pong:
-            return not reductions(self.flow)
+            is_narrow = plan.accumulators > MAX_ACCUMULATORS
+            return not (reductions(self.flow) or (is_narrow and self._needs_registers()))
         is_shared = plan.warpgroups > MAX_COMPUTING
         if not is_shared and plan.accumulators <= MAX_ACCUMULATORS:
             return True
@@ -161,6 +164,12 @@ class MatmulScheduler(ProductScheduler):
             if s not in self._products
         ]
         return (plan.staged > 0 or not is_shared) and all(moved)
+
+    def _needs_registers(self) -> bool:
+        """Whether integers are computed behind a product, or results do not leave by boxes."""
+        apart = [s for s in computed(self.flow.stages) if s not in self._products]
+        by_threads = [y for y in self.flow.outputs if not can_stage(self.flow, self._product, y)]
+        return bool(by_threads) or any(s.dtype.is_integer for s in apart)
 
     def _with_splits(self, plans: Sequence[ProductPlan]) -> list[ProductPlan]:
         """The plans with shared depths, where all sizes are known."""

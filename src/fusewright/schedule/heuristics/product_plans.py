@@ -41,11 +41,8 @@ _MENU = (
     (64, 8, 1),
 )
 """Rows, columns and warpgroups of a tile: those of the smallest traffic first."""
-_IN_TURN = ((128, 128, 2),)
-"""Tiles of which each of two warpgroups computes one. Of 128 x 192, whose sums leave 40 registers,
-what follows takes 1.7 times as many clocks (`FULL_CLOCKS`), in parts that have to be narrow or
-spill; they were the faster ones for 1 of 5 products with functions (one H100, 2026-11-28,
-bench/ping-pong-2026-11-28-h100.json)."""
+_IN_TURN = ((128, 128, 2), (128, 192, 2), (64, 256, 2))
+"""Tiles of which each of two warpgroups computes one."""
 LEAST_LARGE = 128 * 128
 """Sums of a tile that its boxes do not hold up: others are chosen for what they copy."""
 LARGE_TILE = 128 * 192
@@ -68,6 +65,10 @@ took 873 us with whole results and four of them, 915 with thirds and five (one H
 STAGED_COLUMNS = 128
 """Of a result that leave through shared memory together, at most where several parts divide a
 tile's."""
+NARROW_COLUMNS = 32
+"""Of all results together that leave at once where sums leave a thread `product_registers`: with
+these none of nine suffixes of one result spills, in 48 columns two do, in 96 all that compute
+anything; of two results 32 columns each spill, 16 do not (NVRTC 13.0, 128 x 192 in ping-pong)."""
 STAGED_UNIT = MATRICES_COLUMNS
 """Columns that a store of matrices takes."""
 AHEAD_UNIT = 32
@@ -292,7 +293,8 @@ def _with_ring(
     columns of results as then have room, too, and inputs of so many bytes for each place that come
     `ahead`. Where blocks take several tiles, the ring goes on
     from one to the next, so that the boxes of short depths are under way while others are
-    multiplied. Of results in `ping_pong` each warpgroup leaves its own."""
+    multiplied. Of results in `ping_pong` each warpgroup leaves its own, in narrow parts where its
+    sums leave few registers."""
     rows, columns, warpgroups = tile
     depth = DEPTH_NBYTES // sizes.itemsize
     stage = (rows * operands[0] + columns * operands[1]) * DEPTH_NBYTES
@@ -305,6 +307,8 @@ def _with_ring(
         return max(1, min((target.shared_nbytes_per_block - used) // stage, steps, MAX_STAGES))
 
     options = _staged_columns(columns) if outputs else [0]
+    if ping_pong and rows * columns * max(operands) > MAX_ACCUMULATORS * WARPGROUP_SIZE:
+        options = [c for c in options if c * outputs <= NARROW_COLUMNS] or [min(options)]
     staged = max(options, key=lambda c: (min(stages(c), ENOUGH_STAGES), c))
     promoted = is_promoted(sizes.itemsize)
     return ProductPlan(

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from fusewright.schedule.heuristics.product_plans import (
     IN_TURNS,
+    MAX_ACCUMULATORS,
     STAGED_ITEMSIZE,
     ProductPlan,
     ProductSizes,
@@ -181,7 +182,9 @@ def ranked_us(
     all that is computed of their sums. Ping-pong hides what stands around tiles
     behind steps: where memory takes longer than steps, which waits for neither, two blocks of a
     multiprocessor, which hide as much, gained nothing (64 of 1024 x 1024 x 128, one H100,
-    2026-11-27), so that it ranks last."""
+    2026-11-27), so that it ranks last. So do tiles of more sums than `MAX_ACCUMULATORS` a thread,
+    which take 13 million calls of Python to compile (bias and gelu of 8192 x 16384 x 4096, where
+    they were a tenth faster by hand): they are taken by hand only."""
     known, is_together = target.calibration, plan.blocks_together > 1
     if max(sizes.lines) > 1.0:
         margin = 1.0 if is_together else known.alone_margin
@@ -190,7 +193,8 @@ def ranked_us(
     if plan.ping_pong:
         own, _, _ = _steps_us(sizes, plan, target)
         is_hidden = own >= _memory_us(sizes, plan, target, suffix)
-        margin *= PING_PONG_MARGIN if is_hidden else math.inf
+        is_quick = plan.accumulators <= MAX_ACCUMULATORS
+        margin *= PING_PONG_MARGIN if is_hidden and is_quick else math.inf
         places = sizes.batch * sizes.rows * sizes.columns
         others = uncounted_us(places, suffix, target)
         return predicted_us(sizes, plan, target, suffix) * margin - others
