@@ -67,7 +67,7 @@ from fusewright.fusion.passes.strip_partials import strip_partials
 from fusewright.fusion.passes.tile_partials import tile_partials
 from fusewright.fusion.passes.turn_scans import turn_scans
 from fusewright.fusion.passes.unroll_reductions import unroll_reductions
-from fusewright.fusion.sizes import nbytes_estimate
+from fusewright.fusion.sizes import nbytes_estimate, numel_estimate
 from fusewright.fusion.spec import check_body
 from fusewright.fusion.walked_rows import SHORTEST
 from fusewright.host.choose_partitions import formed, reductions_before_scans
