@@ -45,6 +45,19 @@ def test_indices_outside_an_axis_read_nan_or_zero(name: str, dtype: str, kind: s
     assert_as_oracle(GATHERS[name], np.arange(1, 6).astype(dtype), np.array(EDGES[kind], kind))
 
 
+def test_quotients_and_roots_are_the_nearest_for_every_size_and_sign() -> None:
+    """Zeros of either sign over and under numbers, infinities, NaN, and what is subnormal."""
+    rng = np.random.default_rng(1)
+    sizes = [0.0, 1e-45, 3e-39, 1.2e-38, 1e-30, 2.0**-24, 1, 3, 2.5, 1e30, 3.4e38, np.inf, np.nan]
+    edges = np.array([v * sign for v in sizes for sign in (1, -1)], np.float32)
+    x, y = (np.concatenate([np.tile(edges, len(edges)), rng.normal(size=5000)]) for _ in range(2))
+    y[: len(edges) ** 2] = np.repeat(edges, len(edges))
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    assert_as_oracle(lambda x, y: x / y, x, y)
+    assert_as_oracle(lambda x: fw.sqrt(x), x)
+    assert_as_oracle(lambda x: x / 3.0, x)
+
+
 def test_an_axis_of_size_0_has_no_index() -> None:
     assert_as_oracle(GATHERS["take"], np.ones(0, np.float32), np.array([0, 3, -1]))
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 INSTRUCTIONS: Mapping[str, tuple[float, float]] = {
     "exp": (8, 2), "exp_added": (4, 4), "exp2": (4, 1), "expm1": (28, 8), "log": (25, 12),
     "log2": (27, 13), "log10": (26, 13), "log1p": (30, 8), "sin": (20, 20), "cos": (20, 20),
-    "tan": (30, 30), "tanh": (15, 10), "erf": (23, 12), "sqrt": (8, 1), "rsqrt": (4, 1),
-    "reciprocal": (10, 1), "div": (9, 3), "pow": (60, 60), "floordiv": (35, 35), "rem": (35, 35),
+    "tan": (30, 30), "tanh": (15, 10), "erf": (23, 12), "sqrt": (11, 1), "rsqrt": (4, 1),
+    "reciprocal": (10, 1), "div": (12, 3), "pow": (60, 60), "floordiv": (35, 35), "rem": (35, 35),
     "where": (2, 2), "philox": (14, 14), "copy": (0, 0), "cast": (1, 0.5),
 }  # fmt: skip
 """Functions that are not one instruction."""

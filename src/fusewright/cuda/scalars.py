@@ -267,6 +267,8 @@ _FLOAT = {
 }
 _FLOAT32 = {
     **_FLOAT,
+    "div": "fw_divide({0}, {1})",
+    "sqrt": "fw_root({0})",
     "reciprocal": "fw_reciprocal({0})",
     "exp_approx": "fw_exp2_approx({0} * 1.4426950408889634f)",
     "exp_added": "fw_exp_added({0})",
