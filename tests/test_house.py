@@ -360,7 +360,7 @@ ONLY_IN: dict[str, tuple[frozenset[str], frozenset[str]]] = {
             {
                 "kir/pipeline.py", "host/refused.py", "frontends/torch/reproducer.py",
                 "report/explain.py", "cuda/sass.py", "runtime/files.py",
-                "frontends/ahead_worker.py",
+                "frontends/ahead_worker.py", "frontends/torch/report.py",
             }
         ),
     ),

@@ -54,7 +54,7 @@ def test_intermediates_are_float64():
         ((X[:, :2], Y), r"input x: axis 1 has size 2, the spec says 3"),
         (
             (X[:6], Y),
-            r"input x: axis 0 has size 6, which n excludes \(2 <= n <= 64, a multiple of 4",
+            r"input x: axis 0 has size 6, which n excludes \(4 <= n <= 64, a multiple of 4",
         ),
         ((np.tile(X, (9, 1)), Y), r"axis 0 has size 72, which n excludes"),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.form_times import Clock
 from fusewright.forms import chosen_form
 from fusewright.fusion.ir import Fusion, Input
 from fusewright.fusion.passes.merge_axes import merge_axes
@@ -146,6 +147,8 @@ def test_kernels_of_the_same_operations_are_scheduled_once() -> None:
     whole = traced(fw.sum, fw.TensorSpec((64, 128, 512), "float32"))
     form = chosen_form(whole, target, decisions=seen)
     assert merge_axes(whole) is not whole and len(form.formation.groups) == 2
+    clock = Clock(target, seen)
+    assert clock.us(form) == clock.us(chosen_form(whole, target, decisions=seen))
     assert len(seen.made) == 2
 
 

@@ -29,12 +29,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
 def test_a_kernel_along_rows_writes_no_sector_for_an_element(name: str) -> None:
     fn, specs = CASES[name]
     program = fw.compile(fw.trace(fn, *specs), out_layouts=[(1, 0)])
-    assert [x.kernel.heuristic.scheduler for x in program.launches if x.kernel.heuristic][-1] in (
-        "transpose",
-        "staged_lines",
-    )
+    last = [x.kernel.heuristic.scheduler for x in program.launches if x.kernel.heuristic][-1]
+    assert last in ("transpose", "staged_lines", "inner_tiled")
     alone = fw.compile(fw.trace(fn, *specs))
-    assert len(program.launches) == len(alone.launches) + 1
+    assert len(program.launches) <= len(alone.launches) + (last != "inner_tiled")
     predicted = [sum(k.predicted.us for k in p.kernels if k.predicted) for p in (program, alone)]
     assert predicted[0] < 3 * predicted[1]
 

@@ -12,7 +12,7 @@ from tests.work import calls
 import fusewright as fw
 from fusewright.kir.analysis import completion
 from fusewright.kir.analysis.accesses import find
-from fusewright.kir.analysis.async_run import Instance, changed_event
+from fusewright.kir.analysis.async_run import Instance
 from fusewright.kir.analysis.completion import Completions, changed_groups
 from fusewright.kir.analysis.meetings import meetings
 from fusewright.kir.analysis.sites import sites
@@ -48,8 +48,7 @@ def kernels() -> tuple[Kernel, Kernel]:
 
 def _ends(done: Completions) -> Iterator[tuple[Instance, list[Instance], list[Instance]]]:
     groups = done.groups[KIND]
-    for e in done.concerned[KIND]:
-        op = e.instance
+    for op in (op for acts in done.concerned[KIND] for op in acts.instances):
         yield op, list(groups.whole.get(op, ())), list(groups.read.get(op, ()))
 
 
@@ -65,7 +64,7 @@ def test_what_a_changed_sync_leaves_is_what_all_others_and_it_are(
     assert len(syncs) > 15
     ended = 0
     for s in syncs:
-        now = [x for e in done.concerned[KIND] for x in changed_event(e, {s: None})]
+        now = [acts for acts in done.concerned[KIND] if acts.statement is not s]
         anew = Completions(
             {}, {}, {KIND: completion._groups(KIND, now)}, done.roles, None, {KIND: now}
         )

@@ -59,8 +59,7 @@ def test_right_in_the_simulator_and_no_sync_too_many(
 
 def test_columns_that_the_chip_does_not_hold_are_read_twice() -> None:
     assert len(_program(softmax, (64, 36441, 8), "bfloat16").kernels) == 1
-    (gathered,) = _program(softmax, (64, 200_001, 8), "bfloat16").kernels
-    assert "outer_gathered" in str(gathered.heuristic)
+    assert len(_program(softmax, (64, 200_001, 8), "bfloat16").kernels) == 3
     assert len(_program(softmax, (4, 4_000_001, 8), "bfloat16").kernels) == 3
 
 

@@ -149,7 +149,7 @@ class ReductionScheduler:
             _gather(flow, plan)
         if plan.vector > 1:
             vectorize_accesses(flow, reference, in_shared)
-        for s in (*held, *in_shared) if self._has_constant_rows else ():
+        for s in (*held, *in_shared) if in_shared and self._has_constant_rows else ():
             kinds = {Parallel.SERIAL: Parallel.UNROLL}
             loops = (Loop(x.axis, kinds.get(x.parallel, x.parallel)) for x in s.loops)
             set_loops(flow, s, tuple(loops))
