@@ -46,7 +46,7 @@ class Interface(ModuleType):
 
 
 def _arrays(p: products.Product, dtype: Any = torch.bfloat16) -> list[Any]:
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(sum(p.shapes[0]))
     return [torch.asarray(rng.normal(size=s)).to(dtype) for s in p.shapes]
 
 
@@ -57,7 +57,7 @@ def test_it_is_asked_for_the_product(name: str, monkeypatch: pytest.MonkeyPatch)
     p = MADE[name](5, 7, 6)
     arrays = _arrays(p)
     got = quack_peer.make(p, arrays)(*arrays)
-    torch.testing.assert_close(got, p.torch(torch, *arrays))
+    torch.testing.assert_close(got, p.torch(torch, *arrays), rtol=2e-2, atol=2e-2)
 
 
 def test_what_it_has_no_kernel_for() -> None:
