@@ -121,7 +121,7 @@ def _flops(node: Any) -> float:
     try:
         args, kwargs = fx.node.map_arg((tuple(node.args), dict(node.kwargs)), _example)
         return float(hint(formula(*args, **kwargs, out_val=node.meta["val"])))
-    except Exception:
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return 0.0
 
 
