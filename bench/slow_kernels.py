@@ -22,15 +22,13 @@ from bench.stand_in import IdleDriver, stand_in
 from bench.zoo import Architecture, Inputs, in_dtype, loss_of, without_dropout
 from fusewright.driver import compile
 from fusewright.frontends.torch import saving
-from fusewright.frontends.torch.calls import hint
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.dynamo import parts_to_fuse
 from fusewright.frontends.torch.known_masks import tell_known_masks
+from fusewright.frontends.torch.model_times import fusion_of
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.region import GraphPart
 from fusewright.frontends.torch.upsampling import derived_whole
-from fusewright.fusion.ir import TensorSpec
-from fusewright.fusion.trace import trace
 from fusewright.program import Program
 from fusewright.report.predicted import bytes_us, timed
 
@@ -129,21 +127,7 @@ def _slow_of(part: GraphPart, side: str, count: int, target: str) -> Iterator[Sl
 
 def program_of(part: GraphPart, target: str) -> Program:
     """What a region is compiled to for the sizes of its example values."""
-    values = [n.meta["val"] for n in part.inputs]
-    specs = [_spec(v) if isinstance(v, torch.Tensor) else hint(v) for v in values]
-
-    def traced(*given: Any) -> Any:
-        left = iter(given)
-        known = [s if isinstance(s, int) else next(left) for s in specs]
-        return part.trace(dict(zip(part.inputs, known, strict=True)))
-
-    arrays = [s for s in specs if not isinstance(s, int)]
-    return compile(trace(traced, *arrays), target=target)
-
-
-def _spec(value: Any) -> TensorSpec:
-    shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
-    return TensorSpec(shape, value.dtype, strides=strides)
+    return compile(fusion_of(part), target=target)
 
 
 def found_in(

@@ -14,7 +14,7 @@ import fusewright as fw
 from fusewright.core.expr import constant_value
 from fusewright.dtypes import DType
 from fusewright.fusion.passes.decompose import decompose
-from fusewright.kir.ir import Load, Store
+from fusewright.kir.ir import Alloc, Load, Store
 from fusewright.kir.traverse import walk_statements
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow
@@ -78,6 +78,15 @@ def test_one_kernel_right_in_the_simulator_and_no_sync_too_many(name: str) -> No
     assert dict(kernel.heuristic.values)["slabs"] == CASES[name][-1]
     assert kernel.resources().spill_stores == 0
     assert_right_by_the_syncs_it_needs(program, arrays, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_column_is_kept_in_registers_between_passes(name: str) -> None:
+    (kernel,) = _program(name)[0].kernels
+    vector = dict(kernel.heuristic.values)["vector"] if kernel.heuristic else 0
+    local = [s.buffer for s in walk_statements(kernel.ir) if isinstance(s, Alloc)]
+    sizes = [constant_value(b.size) or 0 for b in local if b.memory is Memory.LOCAL]
+    assert sizes and max(sizes) <= vector
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -83,21 +83,17 @@ __device__ __forceinline__ float fw_reciprocal(float x) {
 
 //: fw_divide
 // a / b to the nearest. The compiler divides what is not of a usual size by a call, zeros among it,
-// of which data is full: a zero takes the quotient of another numerator, which hides from the
-// compiler that it is not needed, and is multiplied by it: 0 of numbers, NaN of 0 and NaN.
+// of which data is full: a zero takes the quotient of another numerator, and is multiplied by it:
+// 0 of numbers, NaN of 0 and NaN.
 __device__ __forceinline__ float fw_divide(float a, float b) {
-  float numerator = a == 0.0f ? 0x1p-24f : a;
-  asm("" : "+f"(numerator));
-  const float q = numerator / b;
+  const float q = (a == 0.0f ? 0x1p-24f : a) / b;
   return a == 0.0f ? a * q : q;
 }
 
 //: fw_root
 // The square root to the nearest, of zeros without the call that takes it of unusual sizes.
 __device__ __forceinline__ float fw_root(float x) {
-  float usual = x == 0.0f ? 1.0f : x;
-  asm("" : "+f"(usual));
-  const float root = sqrtf(usual);
+  const float root = sqrtf(x == 0.0f ? 1.0f : x);
   return x == 0.0f ? x : root;
 }
 

@@ -19,7 +19,7 @@ from fusewright.driver import compile as compile_fusion
 from fusewright.frontends.torch.calls import hint, tensors_of
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.region import GraphPart
-from fusewright.fusion.ir import TensorSpec
+from fusewright.fusion.ir import Fusion, TensorSpec
 from fusewright.fusion.trace import trace
 from fusewright.report.predicted import serial_us, timed
 from fusewright.target import Target, mma_per_clock
@@ -60,14 +60,14 @@ def _of_regions(equal: Sequence[GraphPart], target: Target) -> PartTime:
     names = dict.fromkeys(str(n.target).split(".")[-2] for n in part.owned if "." in str(n.target))
     operators = ", ".join(names)
     try:
-        program = compile_fusion(_traced(part), target=target.arch)
+        program = compile_fusion(fusion_of(part), target=target.arch)
         times = timed(program)
     except Exception as e:  # such a region is torch's, as its failures say
         return PartTime(part.name, operators, count, None, None, f"{type(e).__name__}: {e}")
     return PartTime(part.name, operators, count, count * len(times), count * serial_us(times))
 
 
-def _traced(part: GraphPart) -> Any:
+def fusion_of(part: GraphPart) -> Fusion:
     """A region as a fusion for the sizes of its example values."""
     values = [n.meta["val"] for n in part.inputs]
     specs = [_spec(v) if isinstance(v, torch.Tensor) else hint(v) for v in values]
