@@ -191,3 +191,12 @@ def test_a_gated_gradient_with_values_of_other_shapes_is_one_kernel(
     assert not result.races
     for got, want in zip(result.outputs, fw.evaluate(fusion, *arrays), strict=True):
         np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2e-2, atol=2e-1)
+
+
+def test_slices_of_exchanged_operands_are_summed_along_rows() -> None:
+    """1025 rows are columns of tiles of 272. What the slices leave lies as it was written down, so
+    that the kernel that sums them loads and stores vectors."""
+    program = _compiled(lambda x, w: fw.matmul(x, w.T), (1025, 65536), (1024, 65536))
+    _, sums = program.kernels
+    assert "operands are exchanged" in str(fw.Report(program))
+    assert "fw_load<4>" in sums.cuda and "fw_store<4>(" in sums.cuda

@@ -195,6 +195,33 @@ def test_rings_of_short_depths_go_on_from_tile_to_tile() -> None:
     assert all(p.stages <= 2 for p in menu_plans(few, TARGET) if not p.blocks)
 
 
+@pytest.mark.parametrize("columns", [33, 48, 65, 77])
+def test_a_tile_has_all_columns_of_a_result_of_few(columns: int) -> None:
+    """Of 65 columns those of the menu would copy and multiply 63 that do not exist."""
+    whole = -(-columns // 16) * 16
+    sizes = ProductSizes(1, 14336, columns, 4096, 2)
+    plans = [*menu_plans(sizes, TARGET)]
+    assert min(plans, key=lambda p: predicted_us(sizes, p, TARGET)).columns == whole
+    across = [*menu_plans(replace(sizes, across=(False, True)), TARGET)]
+    assert not any(p.columns == whole for p in across)  # they are whole panels, there
+    plan = next(p for p in plans if (p.rows, p.columns, p.cluster) == (128, whole, (1, 1)))
+    shapes = (300, 136), (columns, 136)
+    fusion = fw.trace(
+        lambda w, x: fw.nn.gelu(fw.matmul(w, fw.permute_dims(x, (1, 0)))),
+        *(fw.TensorSpec(s, "bfloat16") for s in shapes),
+    )
+    kernel = _by_hand(fusion, replace(plan, stages=2))
+    rng = np.random.default_rng(columns)
+    arrays = [np.asarray(rng.standard_normal(s), bfloat16.numpy) for s in shapes]
+    got = kernel.simulate(*arrays)
+    assert not got.races
+    (want,) = fw.evaluate(fusion, *arrays)
+    np.testing.assert_allclose(
+        got.outputs[0].astype(float), np.asarray(want, float), rtol=2e-2, atol=2e-2
+    )
+    assert kernel.resources().spill_stores == 0
+
+
 @pytest.mark.parametrize("stages", [3, 4])
 def test_a_ring_longer_than_a_depth(stages: int) -> None:
     shapes = (3, 128, 128), (3, 128, 128)

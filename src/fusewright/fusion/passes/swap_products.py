@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, MatMul, Tensor, with_operands
+from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce, Tensor, with_operands
 from fusewright.fusion.passes.rebuild import rebuild
 
 
 def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
     """Let the operand that has many rows have those of the instructions, which are 64 at least.
 
-    rewrite:  x @ w  ->  (w.T @ x.T).T
+    rewrite:  x @ w            ->  (w.T @ x.T).T
+              sum(x @ w, ..)   ->  sum(copy((w.T @ x.T).T), ..)
     checks:   the product is `wanted` so
-    order:    behind all passes that look for products; before their rows are cut in slices
+    order:    behind all passes that look for products, and behind `slice_products`
+
+    What a reduction reads is stored, and lies as it was written down: of slices the threads of a
+    product store whole sectors across its rows, of any length, and the kernel that sums them reads
+    and writes along rows.
     """
+
+    uses = fusion.uses()
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         if not isinstance(t.op, MatMul) or not wanted(t):
             return None
         a, b = map(build.swap_last, operands)
         shape = (*t.shape[:-2], t.shape[-1], t.shape[-2])
-        return build.swap_last(build.value(shape, t.dtype, with_operands(t.op, (b, a))))
+        swapped = build.swap_last(build.value(shape, t.dtype, with_operands(t.op, (b, a))))
+        if any(isinstance(u.op, Reduce) for u in uses[t]):
+            return build.value(swapped.shape, t.dtype, Pointwise((swapped,), "copy"))
+        return swapped
 
     return rebuild(fusion, replace)

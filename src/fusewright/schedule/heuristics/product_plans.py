@@ -14,6 +14,7 @@ from fusewright.target import (
     CLUSTER_SIZES,
     MATRICES_COLUMNS,
     MMA_COLUMNS_UNIT,
+    MMA_ROWS,
     REGISTER_UNIT,
     WARPGROUP_SIZE,
     Feature,
@@ -52,6 +53,8 @@ LEAST_REGISTERS = 32
 """Of a thread that copies, beside those that multiply."""
 MAX_ACCUMULATORS = 128
 """Registers of a thread for them where all threads of a block have an equal share."""
+FEW_COLUMNS = 128
+"""Of a result: with no more a tile has all of them. `WIDTHS` begin behind."""
 WIDTHS = ((128, 144, 288), (256, 144, 160))
 """Of tiles of two warpgroups that the menu lacks: rows, the fewest and the most columns. Beside the
 widest `ENOUGH_STAGES` and a part of the results have room."""
@@ -228,13 +231,13 @@ def menu_plans(
     loaded: int = 0,
 ) -> Iterator[ProductPlan]:
     """Every tile of the menu whose sums fit the registers, one between its widths where that saves
-    a part of a round, and the same in clusters, for products of so many first and second operands,
+    a part of a round or has few columns whole, and the same in clusters, for products of so many first and second operands,
     of which they share one, and so many results that leave by boxes; and tiles that two warpgroups
     compute in turn, where blocks take several. Inputs of `loaded` bytes for
     each place of the result come ahead, or when they are needed; not beside a depth of one step,
     which has no loop of its own: its ring stands in the loop over tiles, where they have none."""
     is_deep = sizes.depth > DEPTH_NBYTES // sizes.itemsize
-    for tile in (*_MENU, *_between(sizes, target)):
+    for tile in (*_MENU, *_covering(sizes), *_between(sizes, target)):
         may_come = loaded and is_deep and tile[1] % AHEAD_UNIT == 0
         for ahead in (loaded, 0) if may_come else (0,):
             plan = _with_ring(tile, sizes, operands, outputs, target, ahead)
@@ -247,6 +250,16 @@ def menu_plans(
             if _holds(plan) and plan.stages >= (ENOUGH_STAGES if ahead else 2):
                 ordered = in_order(plan, sizes, target), *_in_clusters(plan, sizes, target)
                 yield from (p for p in ordered if p.blocks)
+
+
+def _covering(sizes: ProductSizes) -> list[tuple[int, int, int]]:
+    """The tiles that have all columns of a result of few, and the fewest others, where the menu has
+    none: of 65 columns tiles of 80 copy and multiply 15 that do not exist, those of 128 have 63."""
+    columns = -(-sizes.columns // STAGED_UNIT) * STAGED_UNIT
+    if sizes.across[1] or columns >= FEW_COLUMNS:
+        return []
+    found = [(rows, columns, rows // MMA_ROWS) for rows in (MMA_ROWS, 2 * MMA_ROWS)]
+    return [t for t in found if t not in _MENU]
 
 
 def _between(sizes: ProductSizes, target: Target) -> list[tuple[int, int, int]]:
