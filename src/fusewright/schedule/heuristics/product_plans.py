@@ -231,11 +231,12 @@ def menu_plans(
     loaded: int = 0,
 ) -> Iterator[ProductPlan]:
     """Every tile of the menu whose sums fit the registers, one between its widths where that saves
-    a part of a round or has few columns whole, and the same in clusters, for products of so many first and second operands,
-    of which they share one, and so many results that leave by boxes; and tiles that two warpgroups
-    compute in turn, where blocks take several. Inputs of `loaded` bytes for
-    each place of the result come ahead, or when they are needed; not beside a depth of one step,
-    which has no loop of its own: its ring stands in the loop over tiles, where they have none."""
+    a part of a round, or has few columns whole, and the same in clusters, for products of so many
+    first and second operands, of which they share one, and so many results that leave by boxes; and
+    tiles that two warpgroups compute in turn, where blocks take several. Inputs of `loaded` bytes
+    for each place of the result come ahead, or when they are needed; not beside a depth of one
+    step, which has no loop of its own: its ring stands in the loop over tiles, where they have
+    none."""
     is_deep = sizes.depth > DEPTH_NBYTES // sizes.itemsize
     for tile in (*_MENU, *_covering(sizes), *_between(sizes, target)):
         may_come = loaded and is_deep and tile[1] % AHEAD_UNIT == 0
