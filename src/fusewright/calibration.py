@@ -80,11 +80,6 @@ class Calibration:
         box_overlap           the order of the norm, for kernels whose operands come by boxes
         box_cluster_us        until the blocks of a cluster with rings have begun and left together
 
-        across_weight         a byte that threads store across the rows of a product's tile, over
-                              one that memory moves, beside what stores along them take: parts of
-                              8 to 17 MB of 257 x 256 x 131072, 513 x 1024 x 32768 and 1025 x 1024 x
-                              65536, exchanged, took 1.3 us more for each (one H100, 2026-11-26)
-
     What the model is off by, where candidates are compared:
         margin                how much faster another candidate has to be predicted than the first
                               one of the rules: what the model is off in the root mean square over
@@ -169,7 +164,6 @@ class Calibration:
     stream_launch_us: float
     box_overlap: float
     box_cluster_us: float
-    across_weight: float
     margin: float
     kin_margin: float
     sure_margin: float
@@ -210,7 +204,6 @@ FITTED = (
     "exposed_clocks",
     "overlap",
     "tile_overlap",
-    "across_weight",
     "margin",
     "kin_margin",
     "sure_margin",
@@ -267,7 +260,6 @@ H200 = Calibration(
     stream_launch_us=3.0,
     box_overlap=2.8,
     box_cluster_us=2.3,
-    across_weight=6.2,
     margin=1.3,
     kin_margin=1.1,
     sure_margin=1.05,

@@ -19,6 +19,7 @@ from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
+    FEW_COLUMNS,
     LARGE_TILE,
     STAGED_ITEMSIZE,
     ProductSizes,
@@ -413,13 +414,9 @@ def _may_swap(t: Tensor, target: Target) -> bool:
 
 def _placed_us(sizes: ProductSizes, suffix: Suffix, target: Target) -> tuple[float, bool]:
     """Microseconds of a product with the operands in those places that are faster, and whether they
-    are exchanged: by a margin, but where there are fewer rows than a tile has. Threads store what
-    leaves by no boxes across, then."""
+    are exchanged: by a margin, but where a tile then has all of the result's few columns."""
     own, other = (least_us(s, target, suffix) for s in (sizes, _exchanged(sizes)))
-    if not suffix.boxed:
-        nbytes = float32.nbytes * sizes.batch * sizes.rows * sizes.columns
-        other += target.calibration.across_weight * nbytes / target.memory_nbytes_per_us
-    few = sizes.rows <= MMA_ROWS
+    few = sizes.rows < FEW_COLUMNS
     least = other if few else max(EXCHANGED * other, other + target.calibration.launch_us)
     return (other, True) if least < own else (own, False)
 
