@@ -95,8 +95,8 @@ def test_which_products_are_exchanged() -> None:
     # One row of 257 in a tile of 128: 93.6 us for 50.6 of 256 rows. Columns fit tiles of 288.
     assert is_swapped(product(257, 14336, 4096), TARGET)
     assert is_swapped(product(129, 14336, 4096), TARGET)
-    # What slices leave threads store across, in whole sectors: 211.7 us for 249.5 in the order of
-    # the tiles, 59.4 for 71.8, 59.9 for 82.5, and 42.2 for 50.2 of what is not exchanged (one H200).
+    # What slices leave threads store across, in whole sectors: 211.7 us for 249.5 in the order
+    # of tiles, 59.4 for 71.8, 59.9 for 82.5, 42.2 for 50.2 of what is not exchanged (one H200).
     assert is_swapped(product(1025, 1024, 65536), TARGET)  # in four slices, of tiles of 272
     assert is_swapped(product(513, 1024, 32768), TARGET)
     assert is_swapped(product(300, 4096, 14336), TARGET)
