@@ -85,7 +85,9 @@ class Entry:
         yield replace(self, k=self.k + VECTOR_NBYTES // itemsize, of=self.name)
 
 
-def _layout(name: str, dtype: str = "bfloat16") -> Callable[[int, int, int], Product]:
+def layout(name: str, dtype: str = "bfloat16") -> Callable[[int, int, int], Product]:
+    """A plain product of operands that lie so, by its sizes."""
+
     def make(m: int, n: int, k: int) -> Product:
         made = plain(name, m, n, k)
         if dtype == "bfloat16":
@@ -103,13 +105,13 @@ def _small(m: int, n: int, k: int) -> Product:
     return batched(64, m, n, k)
 
 
-TN = _layout("TN")
+TN = layout("TN")
 TEN = (
     Entry(TN, 4096, 4096, 4096),
     Entry(TN, 8192, 8192, 8192),
     Entry(_gelu_tanh, 8192, 16384, 4096),
     Entry(residual, 8192, 4096, 16384),
-    Entry(_layout("NN"), 8192, 8192, 4096),
+    Entry(layout("NN"), 8192, 8192, 4096),
     Entry(gated, 8192, 14336, 4096),
     Entry(TN, 256, 256, 131072),
     Entry(relu, 512, 1024, 32768),
@@ -127,8 +129,8 @@ LONGER = (
     *(Entry(TN, m, 14336, 4096) for m in (1, 16, 128, 256)),
     Entry(TN, 4097, 4104, 4104),
     Entry(TN, 4096, 4096, 4100),
-    *(Entry(_layout(name), 8192, 8192, 4096) for name in ("TN", "TT")),
-    Entry(_layout("TN", "float16"), 8192, 8192, 4096),
+    *(Entry(layout(name), 8192, 8192, 4096) for name in ("TN", "TT")),
+    Entry(layout("TN", "float16"), 8192, 8192, 4096),
     Entry(float8, 8192, 8192, 8192),
 )
 DEEP = (

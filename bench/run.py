@@ -63,7 +63,7 @@ def _memory(args: argparse.Namespace, wanted: tuple[str, ...]) -> list[Outcome]:
         return harness.measure(case, peers if case.name in cases else NEIGHBOURS_PEERS)
 
     def keep(outcomes: list[Outcome]) -> None:
-        _write(args.out, outcomes, harness.__doc__, "Memory-bound cases")
+        write_report(args.out, outcomes, harness.__doc__, "Memory-bound cases")
 
     outcomes = session.run(CASES, measure, time.monotonic, keep)
     print(table(outcomes))
@@ -80,13 +80,15 @@ def _products(args: argparse.Namespace, wanted: tuple[str, ...]) -> list[Outcome
         return []
 
     def keep(outcomes: list[Outcome]) -> None:
-        _write(args.out, outcomes, product_suite.__doc__, "Products")
+        write_report(args.out, outcomes, product_suite.__doc__, "Products")
 
     peers = tuple((args.peers or "torch,compile").split(","))
     return product_suite.run(chosen, peers, args.load, args.budget_seconds, keep)
 
 
-def _write(path: Path | None, outcomes: list[Outcome], method: str | None, title: str) -> None:
+def write_report(
+    path: Path | None, outcomes: list[Outcome], method: str | None, title: str
+) -> None:
     from bench.harness import environment
 
     if path is None:
