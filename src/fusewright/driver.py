@@ -34,7 +34,8 @@ from fusewright.host.moves import Moves, move_kernel
 from fusewright.host.moving import with_places
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place, unplaced_insertions
-from fusewright.host.product_forms import product_forms, sum_rule
+from fusewright.host.product_forms import sum_rule
+from fusewright.host.product_rows import product_reasons
 from fusewright.host.refused import tell_refused
 from fusewright.host.segment import ScalarParameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
@@ -587,7 +588,7 @@ def _in_place(
     not_placed = {n: f"not written in place: {why}" for n, why in refused.items() if n not in kept}
     not_placed |= {n: f"all around its block is written: {why}" for n, why in spread.items()}
     pieces = replace(placed.pieces, not_placed={**placed.pieces.not_placed, **not_placed})
-    forms = (Reason(*x) for x in product_forms(narrow_products(fusion), target))
+    forms = (Reason(*x) for x in product_reasons(narrow_products(fusion), target))
     reasons = (*forms, *cut.reasons, *pieces.reasons, *compiler.reasons)
     ordered = tuple(join_launches([launches[k] for k in order], compiler.joined))
     stored = [s.tensor.name for x in ordered for s in x.writes]

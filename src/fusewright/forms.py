@@ -78,6 +78,7 @@ from fusewright.host.product_forms import (
     products_in_place,
     whole_products,
 )
+from fusewright.host.product_rows import store_in_longer_rows
 from fusewright.schedule.heuristics.rating import (
     Decisions,
 )
@@ -456,7 +457,10 @@ def _joined(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion
     """The fusion with the chosen moves hoisted, and no wide joins."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
     small = cse(move_rematerialisable(split_maps(cse(read))))
-    return cut_joins(reduce_runs(prepare_products(small, target), MAX_OPERANDS), MAX_OPERANDS)
+    return cut_joins(
+        reduce_runs(prepare_products(store_in_longer_rows(small, target), target), MAX_OPERANDS),
+        MAX_OPERANDS,
+    )
 
 
 def _in_parts(
