@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from fusewright.host.refused import LOGGER
-from fusewright.programs import join_launches
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Each worker, and each of some forty processes that tests start, would compile the sources again:
+# a second of a process that makes one kernel, and half of what collecting the tests takes.
+
+from fusewright.host.refused import LOGGER  # noqa: E402
+from fusewright.programs import join_launches  # noqa: E402
 
 YOUNG_OBJECTS = 50_000
 """Objects that come to life between two searches for cycles of garbage, 700 by default: the modules

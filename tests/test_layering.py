@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -142,7 +142,13 @@ def upward(found: Import) -> bool:
 
 
 SOURCES = {module_name(p): p.read_text(encoding="utf-8") for p in sorted(PACKAGE.rglob("*.py"))}
-IMPORTS = [i for who, source in SOURCES.items() for i in imports_of(who, source)]
+
+
+@cache
+def all_imports() -> tuple[Import, ...]:
+    """The imports of all modules, found when a test asks for them: each process that collects tests
+    loads this file."""
+    return tuple(i for who, source in SOURCES.items() for i in imports_of(who, source))
 
 
 def test_every_module_is_in_a_layer() -> None:
@@ -150,7 +156,7 @@ def test_every_module_is_in_a_layer() -> None:
 
 
 def test_no_module_imports_upward() -> None:
-    assert [str(i) for i in IMPORTS if upward(i)] == []
+    assert [str(i) for i in all_imports() if upward(i)] == []
 
 
 @pytest.mark.parametrize(
@@ -186,11 +192,11 @@ def test_only_knobs_reads_the_environment() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
     ]
     assert [r for r in readers if not r.startswith("knobs:")] == []
-    assert "os.environ" not in [f"{i.module}" for i in IMPORTS]
+    assert "os.environ" not in [f"{i.module}" for i in all_imports()]
 
 
 def test_guests_are_imported_where_their_arrays_are_met_and_never_at_load() -> None:
-    guests = [i for i in IMPORTS if i.module.split(".")[0] in GUESTS]
+    guests = [i for i in all_imports() if i.module.split(".")[0] in GUESTS]
     assert [str(i) for i in guests if i.who not in MAY_IMPORT_GUESTS] == []
     assert [str(i) for i in guests if i.at_load and i.who != "frontends.torch"] == []
 
@@ -261,7 +267,7 @@ def test_modules_are_found_however_they_are_imported(source: str, found: str) ->
 
 
 def test_cuda_packages_are_imported_in_cuda_and_runtime_only_and_late() -> None:
-    cuda = [i for i in IMPORTS if i.module.split(".")[0] == "cuda"]
+    cuda = [i for i in all_imports() if i.module.split(".")[0] == "cuda"]
     assert [str(i) for i in cuda if i.who.split(".")[0] not in ("cuda", "runtime")] == []
     assert [str(i) for i in cuda if i.at_load] == []
 

@@ -31,6 +31,26 @@ def test_kernels_see_what_they_see_in_a_run() -> None:
     )
 
 
+def test_only_launches_that_others_read_from_run_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel that reads nothing but arguments, and of the last one, the arrays are known."""
+    ran: list[str] = []
+    real = fw.Kernel.simulate
+
+    def observed(self: fw.Kernel, *arrays: Any, **options: Any) -> Any:
+        ran.append(self.name)
+        return real(self, *arrays, **options)
+
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    program = fw.compile(fw.trace(centred, fw.TensorSpec(SHAPE, "float32")))
+    alone = fw.compile(fw.trace(lambda a: fw.max(a, axis=1), fw.TensorSpec(SHAPE, "float32")))
+    monkeypatch.setattr(fw.Kernel, "simulate", observed)
+    assert len(list(witnesses(program, (x,)))) == len(program.launches) > 1
+    assert ran == [launch.kernel.name for launch in program.launches[:-1]]
+    ((kernel, (given,), _),) = witnesses(alone, (x,))
+    assert kernel is alone.kernels[0] and np.array_equal(given, x)
+    assert len(ran) == len(program.launches) - 1
+
+
 def test_a_program_is_verified_on_the_arrays_given(monkeypatch: pytest.MonkeyPatch) -> None:
     program = fw.compile(fw.trace(centred, fw.TensorSpec(SHAPE, "float32")))
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)

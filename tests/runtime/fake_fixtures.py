@@ -45,6 +45,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
         monkeypatch.setattr(module, "driver", lambda: fake)
     for module in (device, calls_module, kernel_module):
         monkeypatch.setattr(module, "has_gpu", lambda: True)
+    monkeypatch.setattr(clock, "FLUSH_NBYTES", 1024)  # there is no cache to write over
 
     def cubin(self: Kernel) -> bytes:
         fake.register(self.ir)

@@ -18,7 +18,6 @@ import fusewright as fw
 from fusewright import driver as driver_module
 from fusewright.errors import UserError
 from fusewright.frontends.tune import LEAST_GAIN, MOST, TrialRun
-from fusewright.runtime import clock as clock_module
 from fusewright.runtime.arrays import describe
 from fusewright.runtime.cache import KernelCache
 from fusewright.runtime.clock import ROUNDS, WARM_UP, DeviceClock
@@ -265,11 +264,7 @@ def test_a_winner_comes_back_as_it_was_kept() -> None:
 # --- on a device --------------------------------------------------------------------------------
 
 
-def test_events_surround_each_call_of_each_round(
-    gpu: FakeDriver,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(clock_module, "FLUSH_NBYTES", 1024)
+def test_events_surround_each_call_of_each_round(gpu: FakeDriver) -> None:  # noqa: F811
     small = X[:4, :64].copy()
     tuning = fw.tune(softmax, small, clock=DeviceClock())
     n = len(tuning.timed)

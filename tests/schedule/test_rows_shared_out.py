@@ -18,7 +18,7 @@ from fusewright.target import target_of
     ("fn", "shape", "scheduler"),
     [
         (lambda x: fw.sum(x, axis=1), (2, 60_001), "inner_cluster_multi_pass"),
-        (lambda x: (fw.max(x, axis=0), fw.sum(x, axis=0)), (30_011, 7), "outer_cluster_multi_pass"),
+        (lambda x: (fw.max(x, axis=0), fw.sum(x, axis=0)), (15_011, 7), "outer_cluster_multi_pass"),
     ],
 )
 def test_right_in_the_simulator_and_no_sync_too_many(

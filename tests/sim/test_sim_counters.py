@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import fusewright as fw
 from fusewright.core.expr import Int
 from fusewright.dtypes import dtype_of
 from fusewright.kir.ir import Buffer
@@ -56,3 +57,16 @@ def test_patterns_at_many_places(memory: Memory) -> None:
         assert counters.totals["loads"] - loads == mask.sum()
         count = wavefronts if memory is Memory.SHARED else sectors
         assert counters.totals[name] - before == sum(count(g, nbytes) for g in groups)
+
+
+def test_verification_counts_no_accesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the counts of witnesses; a simulation has them, also of the same kernel."""
+    program = fw.compile(fw.trace(lambda x: fw.nn.softmax(x, axis=-1), "f32[3, 4096]"))
+    x = np.random.default_rng(0).standard_normal((3, 4096), np.float32)
+    assert program.simulate(x).stats["loads"] > 0
+    counted: list[object] = []
+    monkeypatch.setattr(Counters, "access", lambda self, **_: counted.append(self))
+    report = fw.verify(program, x)
+    assert report.necessary and not report.missing and not report.redundant and not counted
+    program.simulate(x)
+    assert counted

@@ -3,8 +3,9 @@ exclude or imply each other are recognised."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from fusewright.core.conditions import (
@@ -29,6 +30,18 @@ class PointRegion:
     limits: tuple[Limits, ...] = ()
     others: tuple[Cond, ...] = ()
     _condition: Cond | None = field(default=None, init=False, compare=False, repr=False)
+    _limit_of: dict[Expr, tuple[int | None, int | None]] | None = field(
+        default=None, init=False, compare=False, repr=False
+    )
+
+    _hash: int | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        """Found once: regions are keys of tables, with all their expressions."""
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.limits, self.others)))
+        assert self._hash is not None
+        return self._hash
 
     @property
     def condition(self) -> Cond:
@@ -37,6 +50,15 @@ class PointRegion:
             object.__setattr__(self, "_condition", self._spelled())
         assert self._condition is not None
         return self._condition
+
+    @property
+    def limit_of(self) -> Mapping[Expr, tuple[int | None, int | None]]:
+        """The least and the largest value of each expression that is limited: regions are compared
+        in pairs, so that each is asked for its limits many times."""
+        if self._limit_of is None:
+            object.__setattr__(self, "_limit_of", {e: (a, b) for e, a, b in self.limits})
+        assert self._limit_of is not None
+        return self._limit_of
 
     def _spelled(self) -> Cond:
         parts: list[Cond] = []
@@ -68,7 +90,10 @@ class PointRegion:
 
     def implies(self, c: Cond) -> bool:
         """Whether the condition is known to hold in the whole region."""
-        return all(self._lies_beyond(negate(p)) for p in _conjuncts(c))
+        for p in _conjuncts(c):  # noqa: SIM110 no generator: asked for each pair of regions
+            if not self._lies_beyond(negate(p)):
+                return False
+        return True
 
     def excludes(self, other: PointRegion) -> bool:
         """Whether the two are known to have no point in common."""
@@ -86,14 +111,12 @@ class PointRegion:
         if not isinstance(c, Less):
             return self.within(c) is None
         e, low, high = c.limits
-        for x, least, most in self.limits:
-            if x == e:
-                too_low = low is not None and most is not None and most < low
-                return too_low or (high is not None and least is not None and high < least)
-        return False
+        least, most = self.limit_of.get(e, (None, None))
+        too_low = low is not None and most is not None and most < low
+        return too_low or (high is not None and least is not None and high < least)
 
     def _limited(self, e: Expr, low: int | None, high: int | None) -> PointRegion | None:
-        kept = {x: (a, b) for x, a, b in self.limits}
+        kept = {**self.limit_of}
         had_low, had_high = kept.get(e, (None, None))
         lows = [a for a in (low, had_low) if a is not None]
         highs = [b for b in (high, had_high) if b is not None]
@@ -104,12 +127,23 @@ class PointRegion:
         return PointRegion(tuple((x, a, b) for x, (a, b) in ordered), self.others)
 
 
+KEPT = 1 << 10
+"""Unions that are kept: the statements of a body ask for the same ones, each for its operands."""
+
+KEPT_PAIRS = 1 << 13
+"""Pairs of conditions for which is kept whether one follows from the other."""
+
 Regions: TypeAlias = tuple[PointRegion, ...]
 EVERYWHERE: Regions = (PointRegion(),)
 
 
 def united(regions: Iterable[PointRegion]) -> Regions:
     """The union, without regions that lie in another one."""
+    return _united(tuple(regions))
+
+
+@lru_cache(KEPT)
+def _united(regions: Regions) -> Regions:
     kept: list[PointRegion] = []
     for r in regions:
         if any(r.implies(k.condition) for k in kept):
@@ -131,6 +165,7 @@ def hull(regions: Iterable[PointRegion]) -> PointRegion:
     return PointRegion().within(all_of(kept)) or PointRegion()
 
 
+@lru_cache(KEPT_PAIRS)
 def follows(c: Cond, given: Cond) -> bool:
     """Whether a condition is known to hold wherever another one does.
 

@@ -547,9 +547,7 @@ def _expressions(op: Op) -> Iterator[Expr]:
 
 def with_operands(op: Op, operands: tuple[Tensor, ...]) -> Op:
     """The op with other operands; the same op when they are the same objects."""
-    if len(operands) == len(op.operands) and all(
-        a is b for a, b in zip(operands, op.operands, strict=True)
-    ):
+    if operands == op.operands:  # tensors are equal to themselves only
         return op
     return dataclasses.replace(op, operands=operands)  # type: ignore[arg-type]
 

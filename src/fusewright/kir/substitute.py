@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from fusewright.core.conditions import Cond, Truth, substitute_condition
 from fusewright.core.expr import Expr, Int, IntLike, Var, variables
-from fusewright.core.node import Node, symbolic_fields, values_of, with_fields
+from fusewright.core.node import Node, fields_of, values_of
 from fusewright.core.substitution import substitute
 from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, Statement, TensorMap
 from fusewright.kir.traverse import walk_statements
@@ -66,13 +66,9 @@ class Substitution:
         """The node with every symbol in it replaced."""
         if type(node) is For:
             self._rebind(node)
-        changed: dict[str, object] = {}
-        names = symbolic_fields(type(node))
-        for name, old in zip(names, values_of(node, names), strict=True):
-            replacing = _REPLACING[type(old)]
-            if replacing is not None and (new := replacing(self, old)) is not old:
-                changed[name] = new
-        return with_fields(node, changed) if changed else node
+        old = values_of(node, fields_of(type(node)))
+        new = self.items(old)
+        return node if new is old else type(node)(*new)
 
     def _touches(self, e: Expr | Cond) -> bool:
         touched = False

@@ -217,26 +217,21 @@ class _Gathering:
 
     def _fields(self, found: tuple[Any, ...]) -> None:
         for value in found:
-            match _KINDS[value.__class__]:
-                case _Kind.PLAIN:
-                    self.values += (value,)
-                case _Kind.BUFFER:
-                    self.values += (value,)
-                    self.buffers += (value,)
-                case _Kind.NODE:
-                    self.node(value)
-                case _Kind.TUPLE:
-                    self._fields(value)
-                case _Kind.SYMBOLIC:
-                    self.values += (value,)
-                    self._expression(value)
-                case _Kind.STATEMENT:
-                    pass
-
-    def _expression(self, e: Symbolic) -> None:
-        if e.leaves:
-            self.expressions.append(e)
-            self._positions(e)
+            kind = _KINDS[value.__class__]
+            if kind is _PLAIN:
+                self.values += (value,)
+            elif kind is _SYMBOLIC:
+                self.values += (value,)
+                if value.leaves:
+                    self.expressions += (value,)
+                    self._positions(value)
+            elif kind is _NODE:
+                self.node(value)
+            elif kind is _BUFFER:
+                self.values += (value,)
+                self.buffers += (value,)
+            elif kind is _TUPLE:
+                self._fields(value)
 
     def _positions(self, e: Symbolic) -> None:
         """Gathers the registers through which an expression is read, and those in their places."""
@@ -256,6 +251,10 @@ class _Kind(Enum):
     SYMBOLIC = auto()
     BUFFER = auto()
     PLAIN = auto()
+
+
+_PLAIN, _SYMBOLIC, _NODE = _Kind.PLAIN, _Kind.SYMBOLIC, _Kind.NODE
+_BUFFER, _TUPLE = _Kind.BUFFER, _Kind.TUPLE
 
 
 class _Kinds(dict[type, _Kind]):

@@ -39,12 +39,21 @@ def witnesses(
     program: ProgramModel, arrays: Sequence[Array]
 ) -> Iterator[tuple[Kernel, list[Array], Mapping[Var, int]]]:
     """Every kernel that runs once, with the arrays it reads when the program runs on these, and
-    the values of symbols."""
+    the values of symbols. A launch runs where another one reads what it writes, or has bodies."""
     given, sizes = _given(program, arrays)
     run = Simulation(check_races=False, seed=0)
-    run.program(program, given, sizes)
+    run.meet(program, given, sizes)
     for kernel, (read, known) in run.seen.items():
         yield kernel, read, known
+
+
+def _memory_of(
+    program: ProgramModel, arrays: Sequence[Array], sizes: Mapping[Var, int]
+) -> Memories:
+    """The memory of a run before its first launch."""
+    given = dict(zip(program.fusion.inputs, arrays, strict=True))
+    given |= {t: np.array(given[t], order="C") for t in program.held.values()}
+    return Memories(sizes, given)
 
 
 def _given(program: ProgramModel, arrays: Sequence[Any]) -> tuple[list[Array], Mapping[Var, int]]:
@@ -70,9 +79,7 @@ class Simulation:
         self, program: ProgramModel, arrays: Sequence[Array], sizes: Mapping[Var, int]
     ) -> list[Array]:
         """Runs a program, or a body of a region; its outputs."""
-        given = dict(zip(program.fusion.inputs, arrays, strict=True))
-        given |= {t: np.array(given[t], order="C") for t in program.held.values()}
-        memory = Memories(sizes, given)
+        memory = _memory_of(program, arrays, sizes)
         for k, x in enumerate(program.launches):
             self.races += memory.unwritten(x.reads, f"#{k} {x.kernel.name} reads", self._seed)
             if x.region is None:
@@ -83,11 +90,30 @@ class Simulation:
         self.races += memory.unwritten(results, "the program returns", self._seed)
         return [memory.read(s) for s in results]
 
-    def _launch(self, x: Dispatch, memory: Memories) -> None:
-        """Runs one launch; what it writes is in memory afterwards."""
+    def meet(
+        self, program: ProgramModel, arrays: Sequence[Array], sizes: Mapping[Var, int]
+    ) -> None:
+        """Notes what the kernels of a program read, and runs only what comes before that."""
+        memory = _memory_of(program, arrays, sizes)
+        for k, x in enumerate(program.launches):
+            later = {s.root for y in program.launches[k + 1 :] for s in y.reads}
+            if x.region is not None:
+                self.region(x, x.region, memory)
+            elif any(s.root in later for s in x.writes):
+                self._launch(x, memory)
+            else:
+                self._read(x, memory)
+
+    def _read(self, x: Dispatch, memory: Memories) -> list[Array]:
+        """What a launch reads, which is noted when it is the first of its kernel."""
         read = [memory.read(s) for s in x.reads]
         if x.kernel not in self.seen:
             self.seen[x.kernel] = [np.array(a) for a in read], memory.sizes
+        return read
+
+    def _launch(self, x: Dispatch, memory: Memories) -> None:
+        """Runs one launch; what it writes is in memory afterwards."""
+        read = self._read(x, memory)
         result = x.kernel.simulate(
             *read,
             check_races=self._check_races,

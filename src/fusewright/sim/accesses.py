@@ -88,7 +88,8 @@ class Reach:
 
     def count(self, f: BatchFrame, mask: Mask) -> None:
         """Counts the access of the threads of a mask."""
-        self._count(f, *self.index(f.values), mask)
+        if self.counted:
+            self._count(f, *self.index(f.values), mask)
 
     def _count(self, f: BatchFrame, block: Value, thread: Value, mask: Mask) -> None:
         itemsize = self.buffer.dtype.nbytes
@@ -241,7 +242,7 @@ def reach_of(
         use.width if use.step is None else use.step,
         use.begins,
         agent_of(use) if agent is None else agent,
-        counted,
+        counted and execution.counters.counts,
         None if use.rank is None else run.scope.expression(use.rank),
     )
 

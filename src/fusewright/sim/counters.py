@@ -20,8 +20,10 @@ _PATTERNS, _PATTERN_SIZE = 1024, 1024
 class Counters:
     """Totals over everything executed; `as_stats` gives them by name."""
 
-    def __init__(self, nthreads: int) -> None:
+    def __init__(self, nthreads: int, *, counts: bool = True) -> None:
         self.nthreads = nthreads
+        self.counts = counts
+        """Whether somebody looks at the totals of accesses, which stay 0 otherwise."""
         self.totals: dict[str, int | float] = dict.fromkeys(
             (
                 "blocks",

@@ -12,9 +12,9 @@ import numpy as np
 from fusewright.arguments import INTEGER, fitting, several
 from fusewright.core import expr as ex, substitution
 from fusewright.core.expr import Expr, Var
-from fusewright.core.node import walk
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
+from fusewright.kir.traverse import statements_of, walk_statements
 from fusewright.sim.compute import PER_BLOCK, PER_THREAD, UNIFORM, Array, Scope, narrow
 from fusewright.sim.counters import Counters
 from fusewright.sim.domains import domains_of
@@ -84,6 +84,8 @@ class Machine:
         outputs: Collection[ir.Buffer],
         seed: int,
         model: Model = MODEL,
+        *,
+        counts: bool = True,
     ) -> None:
         missing = [a for a in kernel.arguments if a not in arguments]
         if missing:
@@ -98,8 +100,8 @@ class Machine:
         memory = GlobalMemory(kernel, arrays, symbols, outputs)
         self.locals = locals_of(kernel, symbols)
         self.execution = Execution(
-            kernel, memory, shared, Findings(seed), Counters(nthreads), nthreads, self.row_blocks,
-            model, TrackedRegisters(kernel, self.locals),
+            kernel, memory, shared, Findings(seed), Counters(nthreads, counts=counts), nthreads,
+            self.row_blocks, model, TrackedRegisters(kernel, self.locals),
         )  # fmt: skip
         self.seed = seed
         self.scope = Scope()
@@ -117,20 +119,19 @@ class Machine:
             block_shape=(*self.block, *([self.cluster] if self.cluster > 1 else [])),
             block_dims=tuple(d.var.name for d in (*kernel.block, *kernel.cluster)),
             ranks=self._ranks(),
-            has_phases=any(isinstance(n, _PHASED) for n in walk(kernel)),
+            has_phases=bool(statements_of(kernel, *_PHASED)),
         )
         self.steps = compile_body(kernel.body, self.run)
         self.goes_apart = self._goes_apart(kernel)
 
     def _goes_apart(self, kernel: ir.Kernel) -> bool:
         """Whether blocks may wait at different places, so that they cannot run side by side."""
-        for roles in walk(kernel):
-            if isinstance(roles, ir.Roles):
-                for n in walk(roles):
-                    steered = n.condition if isinstance(n, ir.If) else None
-                    steered = n.extent if isinstance(n, ir.For) else steered
-                    if steered is not None and self.scope.level(steered) & PER_BLOCK:
-                        return True
+        for roles in statements_of(kernel, ir.Roles):
+            for s in walk_statements(roles):
+                steered = s.condition if isinstance(s, ir.If) else None
+                steered = s.extent if isinstance(s, ir.For) else steered
+                if steered is not None and self.scope.level(steered) & PER_BLOCK:
+                    return True
         return False
 
     def _bind(self, var: Var, level: int, value: int | Array) -> None:
@@ -468,9 +469,13 @@ def analyse(
     check_races: bool = True,
     seed: int = 0,
     model: Model = MODEL,
+    counts: bool = True,
 ) -> Analysed:
-    """Run the kernel in place on `arrays` and collect the conflicts of its blocks."""
-    machine = Machine(kernel, arrays, arguments or {}, symbols or {}, outputs, seed, model)
+    """Run the kernel in place on `arrays` and collect the conflicts of its blocks; without `counts`
+    accesses are not counted."""
+    machine = Machine(
+        kernel, arrays, arguments or {}, symbols or {}, outputs, seed, model, counts=counts
+    )
     detector = Detector(machine.execution, model) if check_races else None
     chosen = machine.chosen_rows(blocks)
     if seed:

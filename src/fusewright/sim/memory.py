@@ -12,11 +12,15 @@ import numpy as np
 
 from fusewright.core import expr as ex, substitution
 from fusewright.core.expr import Var
-from fusewright.core.node import walk
 from fusewright.dtypes import DType
 from fusewright.errors import SpecError, UserError
 from fusewright.kir import ir
-from fusewright.kir.traverse import walk_statements
+from fusewright.kir.traverse import (
+    all_statements,
+    own_buffers,
+    statements_of,
+    walk_statements,
+)
 from fusewright.memory import Memory
 from fusewright.sim.compute import Array, Mask
 from fusewright.target import SHARED_BASE_ALIGNMENT
@@ -141,9 +145,8 @@ class SharedMemory:
     def __init__(self, kernel: ir.Kernel, symbols: Mapping[Var, int], row_blocks: int) -> None:
         self.sizes: dict[ir.Buffer, int] = {}
         self.places: dict[ir.Buffer, BufferPlace] = {}
-        allocs = [
-            a for a in walk(kernel) if isinstance(a, ir.Alloc) and a.buffer.memory is Memory.SHARED
-        ]
+        listed = statements_of(kernel, ir.Alloc)
+        allocs = [a for a in listed if a.buffer.memory is Memory.SHARED]
         end = 0
         for a in allocs:
             self.sizes[a.buffer] = elements(a.buffer, symbols)
@@ -282,9 +285,8 @@ def _cells(kernel: ir.Kernel, places: Mapping[ir.Buffer, BufferPlace]) -> dict[i
 def locals_of(kernel: ir.Kernel, symbols: Mapping[Var, int]) -> dict[ir.Buffer, int]:
     """Every LOCAL buffer a statement names, with its size, in order of first occurrence."""
     found: dict[ir.Buffer, int] = {}
-    for n in walk(kernel):
-        buffer = n.buffer if isinstance(n, ir.Reg | ir.Alloc) else None
-        if buffer is not None and buffer.memory is Memory.LOCAL and buffer not in found:
+    for buffer in dict.fromkeys(b for s in all_statements(kernel) for b in own_buffers(s)):
+        if buffer.memory is Memory.LOCAL:
             found[buffer] = elements(buffer, symbols)
     return found
 

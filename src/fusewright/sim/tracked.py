@@ -12,7 +12,7 @@ import numpy as np
 
 from fusewright.core.expr import Expr, constant_value
 from fusewright.kir import ir
-from fusewright.kir.traverse import own_registers, walk_statements
+from fusewright.kir.traverse import all_statements, own_registers, register_uses
 from fusewright.sim.compute import Mask, narrow
 from fusewright.sim.frame import BatchFrame, Run, Step
 from fusewright.sim.trace import GENERIC, REGISTERS, Agent, TracedAccess
@@ -23,8 +23,8 @@ class TrackedRegisters:
 
     def __init__(self, kernel: ir.Kernel, sizes: Mapping[ir.Buffer, int]) -> None:
         cuts: dict[ir.Buffer, set[int]] = {}
-        for s in walk_statements(kernel):
-            for use in s.register_uses():
+        for s in all_statements(kernel):
+            for use in register_uses(s):
                 if use.completes.at_once:
                     continue
                 buffer, first = use.reg.buffer, constant_value(use.reg.index)
@@ -70,7 +70,7 @@ class TrackedRegisters:
 
 def _registers(s: ir.Statement) -> Iterator[tuple[ir.Reg, int, bool]]:
     """The registers a statement names itself: the first, their number, whether it writes them."""
-    operands = s.register_uses()
+    operands = register_uses(s)
     for use in operands:
         yield use.reg, use.width, use.writes
     named = {u.reg for u in operands}

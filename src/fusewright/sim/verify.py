@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fusewright.core.expr import Var
-from fusewright.core.node import walk
 from fusewright.errors import UserError
 from fusewright.kir import ir
 from fusewright.kir.clusters import cluster_barriers
 from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
+from fusewright.kir.traverse import statements_of
 from fusewright.sim.compute import Array
 from fusewright.sim.machine import Analysed, Blocks, analyse
 from fusewright.sim.model import MODEL, Model
@@ -66,7 +66,7 @@ class ReplayReport:
 
 def syncs_of(kernel: ir.Kernel) -> list[ir.SyncStatement]:
     """All sync statements in program order."""
-    return [s for s in walk(kernel) if isinstance(s, ir.SyncStatement)]
+    return list(statements_of(kernel, ir.SyncStatement))
 
 
 def sync_objects(kernel: ir.Kernel) -> list[tuple[ir.SyncStatement, ...]]:
@@ -160,6 +160,7 @@ def _runs(
             blocks=blocks,
             seed=seed,
             model=model,
+            counts=False,
         )
         for c in cases
     ]

@@ -22,7 +22,7 @@ def rebuild(fusion: Fusion, replace: Replacement) -> Fusion:
     taken = {t.name for t in fusion.values}
     known = set(fusion.values)
     for t in fusion.values:
-        operands = tuple(new[o] for o in t.op.operands)
+        operands = tuple([new[o] for o in t.op.operands])
         replacement = replace(t, operands)
         if replacement is None:
             op = ir.with_operands(t.op, operands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from fusewright.core.regions import EVERYWHERE, PointRegion, Regions, hull
 from fusewright.kir.analysis.uniformity import meeting_share
@@ -10,6 +11,9 @@ from fusewright.kir.ir import Kernel
 
 FEW_WARPS = 1 / 16
 """A share of warps that does not count: those at the borders of pieces that are longer."""
+
+KEPT = 1 << 10
+"""Regions of a kernel whose share of warps is kept: each is compared with every hull."""
 
 
 def joined_lanes(found: Iterable[Regions], kernel: Kernel) -> Mapping[PointRegion, PointRegion]:
@@ -50,5 +54,10 @@ def _tight(regions: Regions, kernel: Kernel) -> PointRegion | None:
 
 
 def _is_near(r: PointRegion, around: PointRegion, kernel: Kernel) -> bool:
-    spare = meeting_share(around.condition, kernel) - meeting_share(r.condition, kernel)
-    return spare <= FEW_WARPS
+    return _share(around, kernel) - _share(r, kernel) <= FEW_WARPS
+
+
+@lru_cache(maxsize=KEPT)
+def _share(r: PointRegion, kernel: Kernel) -> float:
+    """The share of warps that have a thread in a region."""
+    return meeting_share(r.condition, kernel)
