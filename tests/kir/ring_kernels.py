@@ -84,7 +84,8 @@ def random_product(seed: int) -> Lowered:
     rng = random.Random(seed)
     stages = rng.randrange(1, 7)
     roles = rng.random() < 0.6
-    ahead = "warp_specialized registers (40, 232)" if roles else f"ahead {rng.randrange(stages)}"
+    copied = max(min(1, stages - 1), rng.randrange(stages) if not roles else 0)
+    ahead = "warp_specialized registers (40, 232)" if roles else f"ahead {copied}"
     tiles, depths = rng.choice([(70, 5), (30, 12), (12, 30), (5, 70), (16, 16), (1, 70)])
     return Lowered(
         m=128 * rng.randrange(1, tiles + 1),

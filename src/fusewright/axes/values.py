@@ -106,7 +106,7 @@ def find_run(pieces: Sequence[P], stride: Expr, extent: Expr) -> list[P] | None:
     for first in begins:
         if ratio(first.top, wanted) is not None:
             return [first]
-    if not begins:
+    if not begins or all(ratio(p.top, wanted) is None for p in pieces):
         return None
     best: list[P] | None = None
     following: dict[Expr, list[P]] = {}

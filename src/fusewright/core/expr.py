@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias
 
 from fusewright.core import intervals
 from fusewright.core.intervals import Interval
@@ -596,4 +596,4 @@ def _push_to_limit(constant: int, terms: tuple[Term, ...], v: Var) -> Expr | Non
 
 def variables(e: Symbolic) -> tuple[Var, ...]:
     """The variables, in order of first occurrence."""
-    return tuple(dict.fromkeys(cast("tuple[Var, ...]", e.leaves)))
+    return e.distinct

@@ -34,9 +34,9 @@ def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
             return e
         case Var():
             return as_expr(values[e]) if e in values else e
+        case _ if values.keys().isdisjoint(e.distinct):
+            return e
         case Sum():
-            if not any(v in values for v in variables(e)):
-                return e
             out: list[IntLike] = [e.constant]
             for t in e.terms:
                 product: Expr = integer(t.coefficient)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from numbers import Integral
 from operator import is_
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from fusewright.errors import UserError
 
@@ -13,10 +13,11 @@ from fusewright.errors import UserError
 class Symbolic:
     """Something immutable, equal to what has its text and its variables, which have identity."""
 
-    __slots__ = ("_hash", "_key", "_leaves")
+    __slots__ = ("_distinct", "_hash", "_key", "_leaves")
     _key: str
     _hash: int
     _leaves: tuple[Symbolic, ...]
+    _distinct: tuple[Any, ...]
     is_variable: ClassVar[bool] = False
     is_compound: ClassVar[bool] = False
     is_open = False
@@ -42,6 +43,16 @@ class Symbolic:
             own = (self,) if self.is_variable else ()
             self._leaves = own + tuple([v for c in self.children for v in c.leaves])
             return self._leaves
+
+    @property
+    def distinct(self) -> tuple[Any, ...]:
+        """The variables, each once, in the order of the text."""
+        try:
+            return self._distinct
+        except AttributeError:
+            found = self.leaves
+            self._distinct = tuple(dict.fromkeys(found)) if len(found) > 1 else found
+            return self._distinct
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"{self} is symbolic and has no truth value; use prove()")

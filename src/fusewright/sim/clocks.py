@@ -10,6 +10,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -234,17 +235,30 @@ class Clocks:
         n = self.columns.nstrands
         self.table = np.zeros((n, 3 + self.spaces, self.columns.width), np.int32)
         self.counts = np.zeros((n, State.width(self.spaces)), np.int32)
+        self.issued, self.is_new = np.zeros((n, len(KINDS)), np.int32), np.ones(n, bool)
+        used = [0, *(1 + k for k in self.columns.engines)]
+        self.handed = np.ix_([KNOWN, KNOWN, *range(1, 1 + self.spaces)], used)
+        self._name()
+        self.note(np.arange(n), -np.inf)
+
+    def fork(self) -> Clocks:
+        """The clocks as they are, to go on by themselves; what was noted is the same."""
+        new = copy(self)
+        new.table, new.counts = self.table.copy(), self.counts.copy()
+        new.issued, new.is_new = self.issued.copy(), self.is_new.copy()
+        new.lessons, new.history = [*self.lessons], [*self.history]
+        new._name()
+        return new
+
+    def _name(self) -> None:
+        """Give parts of the two tables their names."""
         state = State.of(self.table, self.counts, self.spaces)
         self.known, self.seen, self.met = state.known, state.seen, self.table[:, MET]
         self.epoch, self.own, self.commits = state.epoch, state.own, state.commits
         self.fence, self.fence_own, self.fence_mma = state.fence, state.fence_own, state.fence_mma
-        self.issued = np.zeros((n, len(KINDS)), np.int32)
-        used = [0, *(1 + k for k in self.columns.engines)]
         stamps = self.counts[:, : (1 + self.spaces) * (1 + _ENGINES)]
-        self.stamps = stamps.reshape(n, 1 + self.spaces, 1 + _ENGINES)
-        self.learned, self.is_new = state.learned, np.ones(n, bool)
-        self.handed = np.ix_([KNOWN, KNOWN, *range(1, 1 + self.spaces)], used)
-        self.note(np.arange(n), -np.inf)
+        self.stamps = stamps.reshape(len(stamps), 1 + self.spaces, 1 + _ENGINES)
+        self.learned = state.learned
 
     @property
     def spaces(self) -> int:

@@ -6,7 +6,7 @@ until it blocks. Who knows what does not depend on the turns: where it would, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -76,23 +76,51 @@ class _Replay:
     arrivals: dict[int, int] = field(default_factory=dict[int, int])
     flags: Flags = field(init=False)
     ends: Array = field(init=False)
+    unit: int = 0
+    has_moved: bool = False
+    reached: list[int] = field(init=False)
+    """The unit whose turn it is, whether one has moved since the first one's, and the step that
+    each comes to."""
 
     def __post_init__(self) -> None:
         self.flags = Flags(self.clocks, self.group.blocks, self.group.trace.cluster)
+        self.reached = [0] * len(self.group.steps)
+
+    def fork(self, change: Change) -> _Replay:
+        """The replay as far as it is, to go on by itself with a change."""
+        clocks = self.clocks.fork()
+        barriers = {which: b.fork(clocks) for which, b in self.barriers.items()}
+        new = replace(
+            self, change=change, clocks=clocks, faults=[*self.faults], barriers=barriers,
+            lives={**self.lives}, alive={k: barriers[b.which] for k, b in self.alive.items()},
+            met={at: {*strands} for at, strands in self.met.items()}, entered={**self.entered},
+            loads={**self.loads}, made={**self.made}, arrivals={**self.arrivals},
+        )  # fmt: skip
+        new.flags.cells.update(self.flags.cells)
+        new.reached = [*self.reached]
+        return new
 
     # --- turns ----------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Let every unit go as far as it gets; `ends` is the place each strand comes to."""
-        steps = [self._changed(s) for s in self.group.steps]
-        reached = [0] * len(steps)
-        moving = True
-        while moving:
-            moving = False
-            for u, mine in enumerate(steps):
-                while reached[u] < len(mine) and self._advance(u, mine[reached[u]]):
-                    reached[u] += 1
-                    moving = True
+    def run(self, before: Callable[[UnitStep], None] | None = None) -> None:
+        """Let every unit go as far as it gets; `ends` is the place each strand comes to. What is to
+        be done `before` a step is done at each attempt."""
+        steps, reached = [self._changed(s) for s in self.group.steps], self.reached
+        while steps:
+            u = self.unit
+            mine = steps[u]
+            while reached[u] < len(mine):
+                if before is not None:
+                    before(mine[reached[u]])
+                if not self._advance(u, mine[reached[u]]):
+                    break
+                reached[u] += 1
+                self.has_moved = True
+            self.unit = (u + 1) % len(steps)
+            if not self.unit:
+                if not self.has_moved:
+                    break
+                self.has_moved = False
         self.ends = np.full(self.group.nstrands, np.inf)
         stuck: list[SyncArrival] = []
         for u, mine in enumerate(steps):
@@ -489,12 +517,53 @@ def _places(group: Replayable, change: Change) -> Array:
     return places
 
 
+def _begun(group: Replayable, change: Change) -> _Replay:
+    """A replay of the changed kernel, as far as the unchanged one comes to none of the syncs that
+    are left out or others: that far the two are the same."""
+    new = _Replay(group, change, group.model, _clocks(group))
+    changed = set[ir.Statement](change.without)
+    if change.weaker is not None:
+        changed.add(change.weaker[0])
+    if change.moved is not None or not changed:
+        return new
+    if not group.starts:
+        group.starts = _starts(group)
+    found: list[_Replay] = [group.starts[s] for s in changed if s in group.starts]
+    if len(found) < len(changed):
+        return new
+    return min(found, key=lambda x: sum(x.reached)).fork(change)
+
+
+def _starts(group: Replayable) -> dict[ir.Statement, _Replay]:
+    """By sync a replay of the unchanged kernel that stopped before the sync comes for the first
+    time: right before it, or earlier where more such replays would take more memory than a whole
+    one keeps of its clocks."""
+    out: dict[ir.Statement, _Replay] = {}
+    run = _Replay(group, Change(), group.model, _clocks(group))
+    stopped, nbytes = [run.fork(run.change)], run.clocks.table.nbytes
+
+    def keep(step: UnitStep) -> None:
+        s = step.point.statement
+        if s in out or not isinstance(s, ir.SyncStatement):
+            return
+        if len(stopped) * nbytes < sum(x.nbytes for x in run.clocks.lessons):
+            stopped.append(run.fork(run.change))
+        out[s] = stopped[-1]
+
+    run.run(keep)
+    return out
+
+
+def _clocks(group: Replayable) -> Clocks:
+    return Clocks(group.columns, group.warps, group.sizes, group.model, group.has_proxy)
+
+
 def replay(group: Replayable, change: Change) -> Verdict:
     """What the syncs, changed as asked, leave without an order, and the rules they break."""
     model = group.model
-    clocks = Clocks(group.columns, group.warps, group.sizes, model, group.has_proxy)
-    run = _Replay(group, change, model, clocks)
+    run = _begun(group, change)
     run.run()
+    clocks = run.clocks
     if not group.conflicts and not group.remote:
         return Verdict([], run.faults)
     history = History.of(clocks, len(group.trace.events))

@@ -6,6 +6,7 @@ and of all earlier phases handed on.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,6 +70,14 @@ class BarrierState:
         c = self.clocks
         n = c.columns.nstrands
         return Phase(c.nothing(), np.zeros(n, np.int32), np.zeros(c.columns.width, np.int32))
+
+    def fork(self, clocks: Clocks) -> BarrierState:
+        """The barrier as it is, beside clocks of its own. Phases that are complete stay."""
+        new, now = copy(self), self.now
+        new.clocks, new.past, new.waiters = clocks, [*self.past], [*self.waiters]
+        row = ClockRow(now.row.table.copy())
+        new.now = Phase(row, now.behind.copy(), now.met.copy(), now.has_bytes)
+        return new
 
     @property
     def complete(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class UnitStep:
 class Replayable:
     """Blocks, or clusters, that execute the same events with the same syncs: one replay decides
     for all. `steps` is what each unit executes, `remote` lists the writes to other blocks' shared
-    memory."""
+    memory. `starts`: by sync the replay (`order.py`) that changes of it go on from."""
 
     trace: Trace
     model: Model
@@ -87,6 +88,7 @@ class Replayable:
     has_proxy: bool
     conflicts: list[Conflicts] = field(default_factory=list[Conflicts])
     remote: dict[RemoteWrite, None] = field(default_factory=dict[RemoteWrite, None])
+    starts: dict[ir.Statement, Any] = field(default_factory=dict[ir.Statement, Any])
 
     @property
     def nstrands(self) -> int:

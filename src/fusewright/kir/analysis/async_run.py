@@ -376,7 +376,10 @@ def _uniform(e: Expr, known: Mapping[Var, Array], nrows: int) -> list[int | None
     """By row the value of an expression where that is known, and the same for all threads."""
     if not is_known(e, known):
         return [None] * nrows
-    values = np.atleast_2d(evaluate_lanes(e, known))
+    values = np.asarray(evaluate_lanes(e, known))
+    if not values.ndim or values.shape[-1] == 1:  # of no thread in particular
+        row: list[int | None] = values.ravel().tolist()
+        return row if len(row) == nrows else row * nrows
     low, high = (np.broadcast_to(f(values, axis=1), (nrows,)).tolist() for f in (np.min, np.max))
     return [x if x == y else None for x, y in zip(low, high, strict=True)]
 

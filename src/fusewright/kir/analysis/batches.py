@@ -32,7 +32,7 @@ class Batch:
     """Rows of all footprints that stand in the same loops, depend on the same of them and all
     write or all read, joined at once: `member` says whose a row is, `order` where its access stands
     in the text, and `branch` numbers the innermost branch or role that holds it. `is_plain`: see
-    `_is_plain`."""
+    `_is_plain`. `span`: the first and the last cell of all rows, of which there is one."""
 
     members: tuple[Footprint, ...]
     member: Array
@@ -43,6 +43,11 @@ class Batch:
     order: Array
     branch: Array
     is_plain: bool
+    span: tuple[int, int]
+
+    def is_apart_from(self, other: Batch) -> bool:
+        """Whether no row can touch a cell that one of the other batch does."""
+        return self.span[1] < other.span[0] or other.span[1] < self.span[0]
 
     @property
     def writes(self) -> bool:
@@ -108,10 +113,11 @@ def _is_plain(a: Access, kernel: Kernel) -> bool:
 
 def _batch(group: Sequence[Footprint], branches: Mapping[Path, int], is_plain: bool) -> Batch:
     sizes = [f.first.size for f in group]
+    cells = np.concatenate([f.cells for f in group if f.cells is not None])
     return Batch(
         members=tuple(group),
         member=np.repeat(np.arange(len(group)), sizes),
-        cells=np.concatenate([f.cells for f in group if f.cells is not None]),
+        cells=cells,
         first=np.concatenate([f.first for f in group]),
         last=np.concatenate([f.last for f in group]),
         coords=tuple(
@@ -120,6 +126,7 @@ def _batch(group: Sequence[Footprint], branches: Mapping[Path, int], is_plain: b
         order=np.repeat([f.access.order for f in group], sizes),
         branch=np.repeat([branches[_branch(f)] for f in group], sizes),
         is_plain=is_plain,
+        span=(int(cells.min()), int(cells.max())),
     )
 
 
@@ -132,11 +139,13 @@ def singles(batch: Batch) -> Iterator[Batch]:
     """A batch for each member."""
     for i, f in enumerate(batch.members):
         mine = batch.member == i
+        cells = batch.cells[mine]
         yield replace(
             batch,
             members=(f,),
             member=np.zeros(f.first.size, dtype=np.int64),
-            cells=batch.cells[mine],
+            cells=cells,
+            span=(int(cells.min()), int(cells.max())),
             first=batch.first[mine],
             last=batch.last[mine],
             coords=tuple(c[mine] for c in batch.coords),

@@ -123,7 +123,7 @@ def _known_hazards(
     in_order = InOrder(batches, leaves_out=rule is Rule.THREADS)
     for a in batches:
         for b in batches:
-            if _is_meant(a.sample, b.sample, rule):
+            if not a.is_apart_from(b) and _is_meant(a.sample, b.sample, rule):
                 yield from _batch_hazards(space, a, b, in_order, kernel, rule)
 
 

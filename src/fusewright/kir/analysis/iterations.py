@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -73,6 +73,8 @@ class LoopPlan:
 
 
 _KEPT_NBYTES = 1 << 22
+_KEPT_PERIODS = 1 << 12
+"""Expressions of which periods are kept: those of the passes over some large kernels."""
 _PLANS: Memo[LoopPlan] = Memo(_KEPT_NBYTES, lambda _, plan: 1024 + plan.values.nbytes)
 """Plans by what they follow from: passes look again at loops that the last one left alone."""
 _ALIKE: Memo[LoopPlan] = Memo(_KEPT_NBYTES, lambda _, plan: 1024 + plan.values.nbytes)
@@ -350,20 +352,19 @@ def _unlike(rows: Array) -> tuple[int, int] | None:
 
 def _period(exprs: list[Expr], v: Var) -> int | None:
     """The least number of steps of `v` found after which every expression has the same value."""
+    found = [_period_of(e, v) for e in exprs if v in variables(e)]
+    return None if None in found else math.lcm(*(p or 1 for p in found))
+
+
+@lru_cache(maxsize=_KEPT_PERIODS)
+def _period_of(e: Expr, v: Var) -> int | None:
+    """As `_period`, of one expression: a divisor of the product of all that it is divided by."""
     period = 1
-    dependent = [e for e in exprs if v in variables(e)]
-    for e in dependent:
-        steps = 1
-        for part in walk(e):
-            if isinstance(part, Mod | FloorDiv) and v in variables(part):
-                steps *= constant_value(part.denominator) or 1
-        period = math.lcm(period, steps)
-    for steps in range(1, period + 1):
-        if period % steps == 0:
-            shifted = {v: add(v, steps)}
-            if all(substitute(e, shifted) == e for e in dependent):
-                return steps
-    return None
+    for part in walk(e):
+        if isinstance(part, Mod | FloorDiv) and v in variables(part):
+            period *= constant_value(part.denominator) or 1
+    divisors = (steps for steps in range(1, period + 1) if period % steps == 0)
+    return next((n for n in divisors if substitute(e, {v: add(v, n)}) == e), None)
 
 
 def repeats(c: Cond, v: Var, period: int) -> bool:

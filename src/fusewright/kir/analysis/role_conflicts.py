@@ -7,7 +7,7 @@ and waits could order it either way round, so that what is refused is certainly 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,12 +15,14 @@ import numpy as np
 
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.accesses import Access, Moment
+from fusewright.kir.analysis.lanes import Array
 from fusewright.kir.analysis.ownership import Footprint, Space, spaces
 from fusewright.kir.analysis.sites import Path, StatementSite, are_concurrent, common_loops, sites
 from fusewright.kir.ir import Kernel, Roles
 from fusewright.kir.traits import Barrier
 from fusewright.kir.traverse import walk_statements
 
+_ANYWHERE = 1 << 62
 _Sites: TypeAlias = Mapping[Path, Sequence[tuple[StatementSite, Barrier]]]
 
 
@@ -107,12 +109,32 @@ def _role(site: StatementSite) -> Path:
 def _shared(space: Space) -> Iterator[RoleConflict]:
     """The pairs of accesses in different roles that may touch the same bytes."""
     prints = [f for f in space.footprints if f.access.site.role is not None]
-    writers = [(i, f) for i, f in enumerate(prints) if f.access.writes]
-    writing = {i for i, _ in writers}
+    roles = [_role(f.access.site) for f in prints]
+    role, beside = _numbered(roles), _numbered([r[:-1] for r in roles])
+    unknown = _numbered([f.unknown for f in prints])
+    writes = np.array([f.access.writes for f in prints], bool)
+    low, high = np.array([_ends(f) for f in prints], np.int64).reshape(-1, 2).T
     for i, f in enumerate(prints):
-        for k, g in enumerate(prints[i + 1 :], i + 1) if i in writing else writers:
-            if i < k and are_concurrent(f.access.site, g.access.site) and _may_meet(f, g):
+        k = slice(i + 1, None)
+        near = (low[k] <= high[i]) & (low[i] <= high[k]) | (unknown[k] != unknown[i])
+        near &= (beside[k] == beside[i]) & (role[k] != role[i]) & (writes[k] | writes[i])
+        for at in np.flatnonzero(near).tolist():
+            g = prints[i + 1 + at]
+            if _may_meet(f, g):
                 yield RoleConflict(f.access, g.access)
+
+
+def _numbered(values: Sequence[Hashable]) -> Array:
+    """Numbers of values, which are equal where these are."""
+    known: dict[Hashable, int] = {v: k for k, v in enumerate(dict.fromkeys(values))}
+    return np.array([known[v] for v in values], np.int64)
+
+
+def _ends(f: Footprint) -> tuple[int, int]:
+    """The first and the last cell of an access; the last before the first where it has none."""
+    if f.cells is None:
+        return -_ANYWHERE, _ANYWHERE
+    return (int(f.cells.min()), int(f.cells.max())) if f.cells.size else (_ANYWHERE, -_ANYWHERE)
 
 
 def _may_meet(f: Footprint, g: Footprint) -> bool:
@@ -121,10 +143,10 @@ def _may_meet(f: Footprint, g: Footprint) -> bool:
         return False
     if f.cells is None or g.cells is None or f.unknown != g.unknown:
         return True
-    x, y = f.cells, g.cells
-    if not x.size or not y.size or x.max() < y.min() or y.max() < x.min():
+    (low, high), (first, last) = _ends(f), _ends(g)
+    if high < first or last < low:
         return False
-    return bool(np.intersect1d(x, y).size)
+    return bool(np.intersect1d(f.cells, g.cells).size)
 
 
 def _may_order(

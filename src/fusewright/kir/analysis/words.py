@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fusewright.core.expr import ZERO, Int, constant_value
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, For, Kernel, Load
-from fusewright.kir.traverse import bodies_of, own_registers, statements_of, walk_statements
+from fusewright.kir.traverse import (
+    all_statements,
+    bodies_of,
+    own_buffers,
+    own_registers,
+    statements_of,
+)
 from fusewright.memory import Memory
 from fusewright.target import WORD_NBYTES
 
@@ -35,14 +41,18 @@ def _used_by(
 ) -> frozenset[Buffer]:
     """The buffers of those loads that are of a kind, where nothing uses them otherwise."""
     filled = frozenset(s.dst.buffer for s in loads if fills(s))
-    return filled - _used_otherwise(kernel, fills) if filled else filled
+    return filled - _used_otherwise(filled, kernel, fills) if filled else filled
 
 
-def _used_otherwise(kernel: Kernel, fills: Callable[[Load], bool]) -> frozenset[Buffer]:
-    """The register buffers that anything but loads of a kind writes, or that anything but
-    arithmetic reads at places that are literals."""
+def _used_otherwise(
+    filled: frozenset[Buffer], kernel: Kernel, fills: Callable[[Load], bool]
+) -> frozenset[Buffer]:
+    """Those of some register buffers that anything but loads of a kind writes, or that anything
+    but arithmetic reads at places that are literals."""
     others: set[Buffer] = set()
-    for s in walk_statements(kernel):
+    for s in all_statements(kernel):
+        if filled.isdisjoint(own_buffers(s)):
+            continue
         match s:
             case Load() if fills(s):
                 pass

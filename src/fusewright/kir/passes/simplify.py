@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from itertools import cycle
 
 from fusewright.core.conditions import (
     FALSE,
@@ -33,11 +34,13 @@ def simplify(kernel: Kernel) -> Kernel:
     checks:   nothing
     order:    whenever something was substituted; twice in the pipeline
     """
-    while True:
-        new = remove_dead(propagate_copies(settle_conditions(kernel)))
-        if new is kernel:
-            return kernel
+    steps = settle_conditions, propagate_copies, remove_dead
+    turns, left = cycle(steps), len(steps)
+    while left:  # until each has left alone what the others did
+        new = next(turns)(kernel)
+        left = left - 1 if new is kernel else len(steps)
         kernel = new
+    return kernel
 
 
 def settle_conditions(kernel: Kernel) -> Kernel:
