@@ -655,6 +655,11 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda s, h, t: t.request_serial_grid_reduction("tma", read_back="mail"),
             "read_back",
         ),
+        "stream": edits(
+            lambda s, h, t: "",
+            lambda s, h, t: t.request_serial_grid_reduction(stream=True),
+            "leave stream out",
+        ),
     },
     "ScheduledTensor.mma": {
         "warpgroups": (lambda: multiplied(), lambda: multiplied(warpgroups=1)),

@@ -57,9 +57,12 @@ def split_schedule(
     staged: int = 0,
     blocks: int = 0,
     first: int = 1,
+    stream: bool = False,
+    stages: int = 2,
 ) -> fw.Schedule:
-    """Tiles of 64 x 64, two stages, the depth over `splits` blocks; `blocks` such groups walk over
-    the tiles, or each tile has one. In mode "clusters" `first` of the blocks make one."""
+    """Tiles of 64 x 64, two `stages`, the depth over `splits` blocks; `blocks` such groups walk
+    over the tiles, or each tile has one. In mode "clusters" `first` of the blocks make one. In a
+    `stream` the blocks of all groups take whole tiles first."""
     m, n, k = shape
     lead = (batch,) if batch else ()
     specs = [fw.TensorSpec((*lead, m, k), "bfloat16"), fw.TensorSpec((*lead, k, n), "bfloat16")]
@@ -70,8 +73,9 @@ def split_schedule(
     s = fw.Schedule(fw.trace(fn, *specs))
     products = MatmulScheduler(s.flow, target_of("sm_90a"))._products
     plan = ProductPlan(
-        64, 64, 64, 1, 2, staged, products=len(products), splits=splits, first=first,
-        mode="slices" if mode == "clusters" else mode, blocks=blocks,
+        64, 64, 64, 1, stages, staged, products=len(products), splits=splits, first=first,
+        mode="slices" if mode == "clusters" else mode,
+        blocks=blocks * splits if stream else blocks, stream=stream,
     )  # fmt: skip
     schedule_products(s, products, plan)
     return s
@@ -123,6 +127,12 @@ def test_blocks_of_a_cluster(fn: Callable[..., object], splits: int) -> None:
 def test_more_splits_than_tiles_of_the_depth(mode: str) -> None:
     """The last of 33 parts begins behind the end of the depth, and adds zeros."""
     checked(split_schedule(product, 33, mode, shape=(60, 40, 33 * 64 - 104)), seeds=1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_part_behind_the_end_in_blocks_that_walk_over_tiles(mode: str) -> None:
+    """Four steps in parts of two, two and none: the third block comes to its turn, too."""
+    checked(split_schedule(product, 3, mode, shape=(100, 72, 4 * 64), blocks=2), seeds=1)
 
 
 @pytest.mark.parametrize("mode", [*MODES, "cluster"])

@@ -38,7 +38,9 @@ class TurnCase:
     @property
     def is_typical(self) -> bool:
         """The first block, one in the middle, and the last; of products in clusters, which share
-        them equally, the first and the last."""
+        them equally, the first and the last; of streams with a part of two tiles each."""
+        if "stream" in self.name:
+            return "two tiles" in self.name
         return self.splits == 3 or (self.name.startswith("product") and self.mode == "cluster")
 
     @property
@@ -144,6 +146,23 @@ def _more_tiles_than_blocks(mode: str, *, suffix: bool) -> fw.Schedule:
     return split_schedule(fn, 3, mode, shape=(100, 72, 600), blocks=2)
 
 
+STREAM_MODES = ("vector", "tma", "tma+bulk", "slices")
+RESTS = {"one tile": (2, 1, 7), "two tiles": (1, 1, 5), "half a wave": (1, 2, 9)}
+"""Behind how many whole waves, of how many groups of three blocks, and all tiles: of the last ones
+a block has a part of one, two, and of one or two."""
+
+
+def _stream(mode: str, rest: str, *, suffix: bool) -> fw.Schedule:
+    """Three blocks, or six, take whole tiles of 64 x 64, and share those of the last wave by
+    threes: seven steps in parts of three, three and one."""
+    waves, groups, tiles = RESTS[rest]
+    assert 3 * groups * waves < tiles <= 3 * groups * (waves + 1)
+    across = 3 if tiles % 3 == 0 else 1
+    shape = (64 * tiles // across - 14, 64 * across - 24, 64 * 7 - 40)
+    fn = with_bias if suffix else product
+    return split_schedule(fn, 3, mode, shape=shape, blocks=groups, stream=True)
+
+
 def _several_columns(mode: str, *, suffix: bool) -> fw.Schedule:
     """Two tiles of columns for each of three blocks."""
     fn = total_and_more if suffix else total
@@ -202,4 +221,15 @@ def _cases() -> Iterator[TurnCase]:
                     )  # fmt: skip
 
 
-CASES = tuple(_cases())
+def _streams() -> Iterator[TurnCase]:
+    for mode in STREAM_MODES:
+        for suffix in (False, True):
+            for rest in RESTS:
+                end = " and a function" if suffix else ""
+                yield TurnCase(
+                    f"product{end}, {mode}, stream with a rest of {rest}", mode, 3,
+                    lambda mode=mode, rest=rest, s=suffix: _stream(mode, rest, suffix=s),
+                )  # fmt: skip
+
+
+CASES = (*_cases(), *_streams())

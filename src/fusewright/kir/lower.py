@@ -7,10 +7,12 @@ Loops bound to the grid and the block become variables; reductions over threads 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from fusewright import knobs
 from fusewright.axes.checks import check_graph
+from fusewright.axes.classes import AxisClass
 from fusewright.core.atoms import maximum
 from fusewright.core.conditions import TRUE, Cond, all_of
 from fusewright.core.expr import Expr, Int, Var, constant_value, variables
@@ -21,9 +23,10 @@ from fusewright.kir.lower_products import check_products
 from fusewright.kir.lower_results import find_results
 from fusewright.kir.lower_statements import Statements
 from fusewright.kir.lower_storage import Context, Storage, carrying_loops
-from fusewright.kir.lower_turns import check_modes, where_finished
+from fusewright.kir.lower_turns import blocks_reduced, check_modes, where_finished
 from fusewright.kir.overlap import OVERLAP, overlap_of
 from fusewright.kir.sort_network import check_tile, sort_network
+from fusewright.kir.traverse import map_body, with_bodies
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.inline import check_placement, consumers_of
@@ -35,8 +38,9 @@ from fusewright.schedule.nest import (
     build_nest,
     computed,
 )
-from fusewright.schedule.parallel import CLUSTER_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
+from fusewright.schedule.parallel import BLOCK_DIMS, GRID_DIMS, THREAD_DIMS, Parallel
 from fusewright.schedule.precision import fast_forms
+from fusewright.schedule.streams import Stream, stream_of, take_rest, take_whole
 from fusewright.schedule.views import view
 from fusewright.target import MAX_GRID_YZ, MAX_THREADS_PER_BLOCK, WARP_SIZE, Target
 
@@ -70,26 +74,15 @@ def lower(
     check_placement(flow)
     check_modes(flow.stages, target)
     check_products(flow.stages)
-    nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
-    grid, block, cx = _dims(flow)
+    stream = stream_of(flow)
+    if stream is None:
+        context = _context(flow, target)
+        body = _body(context)
+    else:
+        context, body = _streamed(flow, stream, target)
     inputs = tuple(s for s in flow.inputs if flow.consumers(s))
-    params = {s: _parameter(s) for s in (*inputs, *flow.outputs)}
-    context = Context(
-        flow=flow,
-        nest=nest,
-        dims={d.var.name: d for d in (*grid, *block, cx)},
-        nodes=_node_variables(nest.root),
-        buffers=dict(params),
-        arguments={},
-        sizes=_symbols(flow),
-        fast_forms=fast_forms(flow.stages, consumers_of(flow)),
-        at_once=target.clusters_at_once(constant_value(cx.extent) or 1),
-        backward=backward_loops(flow.graph, nest),
-    )
-    find_results(context)
-    context.finished.update(where_finished(context))
-    body = _Tree(context).body(nest.root)
-    orders = context.orders.values()
+    params = {s: context.buffers[s] for s in (*inputs, *flow.outputs)}
+    cx, orders = context.dims["cx"], context.orders.values()
     turned = tuple(o.guarded for o in orders if o.in_result)
     own = [o for o in orders if not o.in_result]
     kernel = Kernel(
@@ -97,8 +90,8 @@ def lower(
         params=(*params.values(), *(o.guarded for o in own), *(o.semaphore for o in orders)),
         arguments=tuple(a for a, _ in context.arguments.values()),
         symbols=context.sizes,
-        grid=grid,
-        block=block,
+        grid=tuple(context.dims[n] for n in GRID_DIMS.values()),
+        block=tuple(context.dims[n] for n in THREAD_DIMS.values()),
         body=(*(x for made in context.returned.values() for x in made), *body),
         cluster=() if cx.extent == Int(1) else (cx,),
         min_blocks=min_blocks,
@@ -116,6 +109,83 @@ def lower(
     return Lowered(kernel, inputs, tuple(flow.outputs), values)
 
 
+def _context(
+    flow: Dataflow, target: Target, ranges: Mapping[AxisClass, range] | None = None
+) -> Context:
+    """What the definitions of a kernel share, of whose loops some run a range of iterations."""
+    nest = build_nest(flow.graph, flow.stages, consumers_of(flow))
+    dims, ranges = _dims(flow), ranges or {}
+    inputs = (s for s in flow.inputs if flow.consumers(s))
+    return Context(
+        flow=flow,
+        nest=nest,
+        dims=dims,
+        nodes=_node_variables(nest.root, ranges),
+        buffers={s: _parameter(s) for s in (*inputs, *flow.outputs)},
+        arguments={},
+        sizes=_symbols(flow),
+        fast_forms=fast_forms(flow.stages, consumers_of(flow)),
+        at_once=target.clusters_at_once(constant_value(dims["cx"].extent) or 1),
+        backward=backward_loops(flow.graph, nest),
+        ranges=ranges,
+    )
+
+
+def _body(context: Context) -> Body:
+    """The statements of all definitions of a context."""
+    find_results(context)
+    context.finished.update(where_finished(context))
+    return _Tree(context).body(context.nest.root)
+
+
+def _streamed(flow: Dataflow, stream: Stream, target: Target) -> tuple[Context, Body]:
+    """The statements of the whole waves of a stream, and behind them those of the last one, in the
+    same shared memory, with the context of those.
+
+    rewrite:  for u < n { shared t; .. }  ->  shared t;  for u < n - 1 { .. }  for s < rest { .. }
+    """
+    with flow.trial():
+        take_whole(stream)
+        first = _context(flow, target, {stream.waves: range(stream.whole)})
+        whole = _body(first)
+    with flow.trial():
+        take_rest(flow, stream)
+        last = {stream.waves: range(stream.whole, stream.whole + 1)}
+        own = _context(flow, target, {**last, stream.tiles: range(stream.rest)})
+        context = replace(
+            own, dims=first.dims, buffers=first.buffers, arguments=first.arguments,
+            maps=first.maps, temporaries=first.temporaries, sums=first.sums,
+            kept=frozenset(_that_go_on(first)),
+        )  # fmt: skip
+        rest = _body(context)
+    kept: dict[Buffer, Alloc] = {}
+    whole = _without(whole, context.kept, kept)
+    return context, (*kept.values(), *whole, *_without(rest, context.kept, kept))
+
+
+def _that_go_on(context: Context) -> Iterator[Buffer]:
+    """Tiles in shared memory, and the sums of products: registers that instructions add to next
+    were read before, so that a fence stands in between."""
+    for s in computed(context.flow.stages):
+        if s.memory is Memory.SHARED or s.is_mma:
+            yield context.buffers[s]
+    yield from context.sums.values()
+
+
+def _without(body: Body, buffers: Collection[Buffer], found: dict[Buffer, Alloc]) -> Body:
+    """A body without its allocations of some buffers, which are `found`."""
+
+    def drop(s: Statement) -> Statement | tuple[Statement, ...]:
+        if not isinstance(s, Alloc):
+            return with_bodies(s, lambda inner: map_body(inner, drop))
+        if s.buffer not in buffers:
+            return s
+        found[s.buffer] = s
+        return ()
+
+    return map_body(body, drop)
+
+
 def _parameter(s: Stage) -> Buffer:
     size: Expr = Int(1)
     for extent, stride in zip(s.shape, strides_of(s), strict=True):
@@ -124,8 +194,8 @@ def _parameter(s: Stage) -> Buffer:
     return Buffer(s.name, s.dtype, size, Memory.GLOBAL, alignment)
 
 
-def _dims(flow: Dataflow) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim]:
-    """Of the grid, of the block, and of the cluster."""
+def _dims(flow: Dataflow) -> dict[str, Dim]:
+    """Those of the grid, of the block, and of the cluster, by name."""
     extents: dict[Parallel, Expr] = {}
     for s in computed(flow.stages):
         for x in s.loops:
@@ -134,23 +204,19 @@ def _dims(flow: Dataflow) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim]:
                 extents[x.parallel] = (
                     x.axis.extent if known is None else maximum(known, x.axis.extent)
                 )
-
-    def dims(names: dict[Parallel, str]) -> tuple[Dim, ...]:
-        return tuple(
-            Dim(Var(n, 0, extents.get(p, Int(1)) - 1), extents.get(p, Int(1)))
-            for p, n in names.items()
-        )
-
-    return dims(GRID_DIMS), dims(THREAD_DIMS), dims(CLUSTER_DIMS)[0]
+    found = {n: extents.get(p, Int(1)) for p, n in (BLOCK_DIMS | THREAD_DIMS).items()}
+    return {n: Dim(Var(n, 0, extent - 1), extent) for n, extent in found.items()}
 
 
-def _node_variables(root: LoopNode) -> dict[LoopNode, Var]:
+def _node_variables(root: LoopNode, ranges: Mapping[AxisClass, range]) -> dict[LoopNode, Var]:
     table: dict[LoopNode, Var] = {}
     stack = list(reversed([c for c in root.children if isinstance(c, LoopNode)]))
     while stack:
         node = stack.pop()
         assert node.axis is not None
-        table[node] = Var(f"i{len(table)}", 0, node.axis.extent - 1)
+        some = ranges.get(node.axis)
+        extent = node.axis.extent if some is None else Int(len(some))
+        table[node] = Var(f"i{len(table)}", 0, extent - 1)
         stack.extend(reversed([c for c in node.children if isinstance(c, LoopNode)]))
     return table
 
@@ -298,6 +364,8 @@ class _Tree:
             seen = view(self.context.flow.graph, s, self.storage.loop_values(s))
             around = {self.context.nodes[n] for n in shared} | set(self.context.sizes)
             around |= {d.var for name, d in self.context.dims.items() if name in _GRID}
+            reduced = blocks_reduced(self.context, s)  # all of those come to the turn of a tile
+            around -= {self.context.dims[GRID_DIMS[p]].var for p in reduced}
             known = [c for c in seen.path.predicates if around.issuperset(variables(c))]
             return all_of(known)
         return TRUE
@@ -317,6 +385,13 @@ class _Tree:
         assert node.axis is not None
         return overlap_of(node.axis.extent)
 
+    def _loop(self, node: LoopNode) -> For:
+        """The loop of a node, with what is in it under the guard of its tile."""
+        inside, guard, trips = self.body(node), self._tile_guard(node), self.context.trips(node)
+        inside = inside if guard == TRUE else (If(guard, inside),)
+        unroll, overlap = node.parallel is Parallel.UNROLL, self._overlap(node)
+        return For(self.context.nodes[node], trips, inside, unroll=unroll, overlap=overlap)
+
     def body(self, node: LoopNode) -> Body:
         out: list[Statement] = list(self.allocated.get(node, []))
         for child in node.children:
@@ -325,18 +400,7 @@ class _Tree:
             if isinstance(child, LoopNode):
                 for s in self.carried.get(child, []):
                     out.extend(self.emit.initialise(s))
-                assert child.axis is not None
-                inside = self.body(child)
-                guard = self._tile_guard(child)
-                out.append(
-                    For(
-                        self.context.nodes[child],
-                        child.axis.extent,
-                        inside if guard == TRUE else (If(guard, inside),),
-                        unroll=child.parallel is Parallel.UNROLL,
-                        overlap=self._overlap(child),
-                    )
-                )
+                out.append(self._loop(child))
                 for s in self.carried.get(child, []):
                     out.extend(self.emit.finish(s))
             else:

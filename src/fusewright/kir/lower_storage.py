@@ -28,7 +28,8 @@ Strides: TypeAlias = Callable[[Stage], tuple[Expr, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all definitions of a kernel share."""
+    """What all definitions of a kernel share. `ranges`: the iterations of some loops that are run,
+    of all others all; `kept`: the buffers of statements before, which go on."""
 
     flow: Dataflow
     nest: Nest
@@ -54,10 +55,26 @@ class Context:
     results: dict[Stage, TurnedResult | str] = field(
         default_factory=dict[Stage, "TurnedResult | str"]
     )
+    ranges: Mapping[AxisClass, range] = field(default_factory=dict["AxisClass", range])
+    kept: frozenset[Buffer] = frozenset()
     digits: dict[Var, AxisClass] = field(default_factory=dict[Var, "AxisClass"])
     finished: dict[Stage, dict[Parallel, Cond]] = field(
         default_factory=dict[Stage, dict[Parallel, Cond]]
     )
+
+    def trips(self, node: LoopNode) -> Expr:
+        """How many iterations of a loop are run."""
+        assert node.axis is not None
+        some = self.ranges.get(node.axis)
+        return node.axis.extent if some is None else Int(len(some))
+
+    def iteration(self, node: LoopNode) -> Expr:
+        """Which iteration of its axis a loop is in."""
+        assert node.axis is not None
+        v, some = self.nodes[node], self.ranges.get(node.axis)
+        if some is not None:
+            return v + some.start
+        return node.axis.extent - 1 - v if node in self.backward else v
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +124,8 @@ class Storage:
         """The LOCAL or SHARED buffer of a stage; None for those in global memory."""
         if s.memory is Memory.GLOBAL:
             return None
+        if (known := self.context.buffers.get(s)) in self.context.kept:
+            return known
         size: Expr = Int(1)
         for axis in self.places(s):
             size = size * self.held_extent(s, axis)
@@ -216,6 +235,8 @@ class Storage:
         if not s.is_mma or not is_promoted(s.operands[0].dtype.nbytes):
             return None
         total = self.context.buffers[s]
+        if s in self.context.sums:
+            return self.context.sums[s]
         found = Buffer(f"{s.name}_sums", total.dtype, total.size, Memory.LOCAL, total.alignment)
         self.context.sums[s] = found
         return found
@@ -264,8 +285,7 @@ class Storage:
             elif x.parallel.is_serial:
                 node = self.context.nest.nodes[s][i]
                 assert node is not None
-                v = self.context.nodes[node]
-                out.append(x.axis.extent - 1 - v if node in self.context.backward else v)
+                out.append(self.context.iteration(node))
             elif x.parallel is Parallel.VECTORIZE:
                 out.append(self.lane(s))
             elif x.parallel.is_inside:

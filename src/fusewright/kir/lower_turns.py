@@ -397,7 +397,8 @@ def _loops_around(storage: Storage, s: Stage) -> list[Dim]:
     out: list[Dim] = []
     for i, (x, v) in enumerate(zip(s.loops, storage.loop_values(s), strict=True)):
         if x.parallel.is_serial and i not in inside and isinstance(v, Var):
-            out.append(Dim(v, x.axis.extent))
+            node = storage.context.nest.nodes[s][i]
+            out.append(Dim(v, x.axis.extent if node is None else storage.context.trips(node)))
     return out
 
 

@@ -64,9 +64,10 @@ class Stage:
     memory, in its own dtype, stored there by matrices, for boxes that copy it on.
     `grid_mode`: how blocks reduce it in turns, None where nobody asked for that; `work_dtype`: in
     which dtype they hand on their parts, None for that of the accumulators; `read_back`: how the
-    last one gets what the copy engine added. `warps`: how many warps
-    share the rows and the columns of a product's tile, where instructions of single warps compute
-    it; empty where those of warpgroups do.
+    last one gets what the copy engine added; whether it `streams`, so that blocks share only the
+    tiles of the last wave. `warps`: how many warps share the rows and the columns of
+    a product's tile, where instructions of single warps compute it; empty where those of warpgroups
+    do.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Stage:
     grid_mode: str | None = None
     work_dtype: DType | None = None
     read_back: str = "vector"
+    streams: bool = False
     warps: tuple[int, ...] = ()
     cache: Cache = Cache.DEFAULT
     allocation_order: tuple[int, ...] | None = None

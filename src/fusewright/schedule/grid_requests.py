@@ -6,12 +6,15 @@ from fusewright.dtypes import DType, bfloat16, dtype_of, float16, float32
 from fusewright.errors import ScheduleError
 from fusewright.fusion.ir import MatMul, Reduce, Scan
 from fusewright.schedule.graph import Stage
-from fusewright.schedule.rules import GRID_MODES, READ_BACK
+from fusewright.schedule.rules import GRID_MODES, READ_BACK, STREAM_MODES
 
 
-def work_of_request(stage: Stage, mode: str, work_dtype: object, read_back: str) -> DType | None:
+def work_of_request(
+    stage: Stage, mode: str, work_dtype: object, read_back: str, *, stream: bool = False
+) -> DType | None:
     """The dtype to which parts are rounded on the way, None where they stay what they are. Raises
-    ScheduleError for what is no reduction, and for a mode, a dtype or a way back that it has not.
+    ScheduleError for what is no reduction, and for a mode, a dtype or a way back that it has not,
+    or no last wave of it that blocks share.
     """
     if isinstance(stage.op, Scan) and mode != "slices":
         raise ScheduleError(
@@ -33,6 +36,12 @@ def work_of_request(stage: Stage, mode: str, work_dtype: object, read_back: str)
         raise ScheduleError(
             f"request_serial_grid_reduction({stage.name}, {mode!r}): there is no such mode; use "
             f"one of {known}"
+        )
+    if stream and (not isinstance(stage.op, MatMul) or mode not in STREAM_MODES):
+        known = ", ".join(map(repr, STREAM_MODES))
+        raise ScheduleError(
+            f"request_serial_grid_reduction({stage.name}, {mode!r}, stream=True): blocks share the "
+            f"last wave of the tiles of a product, in modes {known}; leave stream out"
         )
     compute = stage.dtype.compute
     work = compute if work_dtype is None else dtype_of(work_dtype)

@@ -20,7 +20,8 @@ def print_schedule(flow: Dataflow) -> str:
         lines.append(f"not legal: {e}")
     lines.append("")
     for s in computed(flow.stages):
-        lines.append(f"{s.name}: {s.memory.value} {s.dtype} {_loops(flow, s)}")
+        shared = f", last wave in a stream ({s.grid_mode})" if s.streams else ""
+        lines.append(f"{s.name}: {s.memory.value} {s.dtype} {_loops(flow, s)}{shared}")
     return "\n".join(lines)
 
 

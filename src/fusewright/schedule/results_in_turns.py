@@ -23,6 +23,8 @@ def result_in_turns(flow: Dataflow, s: Stage) -> Stage | str:
     holds them, why."""
     if s.grid_mode not in IN_TURN_MODES:
         return f"blocks in mode {s.grid_mode!r} leave each a part of its own"
+    if s.streams:
+        return "whole tiles of it are stored in no turn"
     if s.read_back == "bulk":
         return "the copy engine brings the sum back to shared memory"
     if s.work_dtype is not None:

@@ -109,6 +109,8 @@ COPY = optional(instance_of(str, words="one of 'cp_async', 'bulk', 'ldmatrix', '
 
 GRID_MODES = ("vector", "tma", "slices", "all", "arrival")
 """How blocks may combine their parts of a reduction."""
+STREAM_MODES = ("vector", "tma", "slices")
+"""Those in which blocks may share the last wave of a product's tiles."""
 READ_BACK = ("vector", "bulk")
 """How the last block may get what the copy engine added: by its threads, or by the copy engine."""
 
@@ -141,6 +143,7 @@ ON_TENSORS: Edits = {
         "mode": MODE,
         "work_dtype": optional(DTYPE),
         "read_back": MODE,
+        "stream": FLAG,
     },
     "recompute": {},
     "loop_over": {"loops": LOOPS},

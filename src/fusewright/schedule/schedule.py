@@ -386,7 +386,11 @@ class ScheduledTensor(TensorPasses):
         return self
 
     def request_serial_grid_reduction(
-        self, mode: str = "vector", work_dtype: object = None, read_back: str = "vector"
+        self,
+        mode: str = "vector",
+        work_dtype: object = None,
+        read_back: str = "vector",
+        stream: bool = False,
     ) -> ScheduledTensor:
         """Lets the blocks over which this reduction runs combine their parts in one kernel, in a
         fixed order. `mode` "vector": a block after the other adds its part to scratch in global
@@ -405,11 +409,15 @@ class ScheduledTensor(TensorPasses):
         at most 8 blocks; where loops are bound to both, clusters reduce first, and each block
         leaves a slice of the share that it has finished. `work_dtype`, float16 or bfloat16 for
         sums that accumulate in float32, is what parts are rounded to on the way, for half the
-        traffic; by default they stay what they are."""
-        work = work_of_request(self.stage, mode, work_dtype, read_back)
+        traffic; by default they stay what they are. With `stream` (Stream-K) blocks walk over the
+        tiles of a product: the outermost loop is serial, over waves of tiles, one over the tiles of
+        a wave is bound to BIDx, and in the last wave that one is serial instead, and as many parts
+        of the first loop over the depth are bound to BIDx and combined, while all earlier tiles are
+        whole. In modes "vector", "tma" and "slices", for constant sizes, outside of clusters."""
+        work = work_of_request(self.stage, mode, work_dtype, read_back, stream=stream)
         self.stage.grid_mode = mode
         self.stage.read_back = read_back
-        self.stage.work_dtype = work
+        self.stage.work_dtype, self.stage.streams = work, stream
         return self
 
     def mma(

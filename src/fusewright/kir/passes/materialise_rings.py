@@ -130,6 +130,10 @@ class _RingMaterialiser:
         return with_groups(self._kernel, made, load, [g.body for g in groups], warps, registers)
 
     def _make(self, home: Path, s: RingStage) -> list[Statement]:
+        if s.alloc.buffer in self._buffers:  # the ring of an earlier body, which goes on
+            same = next(p for p, x in self._stages.items() if x.alloc.buffer is s.alloc.buffer)
+            self._rings[home] = self._rings[same]
+            return []
         special = s.alloc.warp_specialized
         consumers = self._kernel.nthreads // WARP_SIZE if special and s.is_used_again else 0
         self._rings[home] = ring = ring_protocol(
@@ -212,7 +216,7 @@ class _RingMaterialiser:
         ring = self._rings[s.home]
         number = self._number(s, self._k(s))
         fills = [_counted(x, ring, number) for x in self._placed(s, s.fills)]
-        out = [*ring.acquire(number, self._ids), *fills]
+        out = [*ring.acquire(number, self._ids, refills=s.is_refilled), *fills]
         return out if k is self._k(s) else list(with_fresh_loops(out, {s.loops[-1].var: k}))
 
     def _placed(self, s: RingStage, body: Sequence[Statement]) -> list[Statement]:
@@ -237,7 +241,7 @@ class _RingMaterialiser:
             yield from uses[:behind]
             yield from self._pass_on(s) if is_run else []
             yield from uses[behind:]
-            if not ring.consumers:
+            if not (ring.consumers and s.is_overwritten):
                 pass
             elif not self._lags(s):
                 yield from ring.release(number, self._ids)
@@ -280,7 +284,8 @@ class _RingMaterialiser:
         if s is None or not self._is_special(s):
             return []
         turn = self._pass_on(s) if self._is_in_loop(s) else []
-        if not self._lags(s) or s.is_one_run or not self._rings[home].consumers:
+        is_awaited = self._rings[home].consumers and s.is_overwritten
+        if not self._lags(s) or s.is_one_run or not is_awaited:
             return turn  # nobody waits for the last one
         extent = s.loops[-1].extent
         last = self._rings[home].release(self._number(s, add(extent, -1)), self._ids)

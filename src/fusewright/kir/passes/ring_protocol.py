@@ -84,12 +84,12 @@ class RingProtocol:
             out += [Alloc(buffer), For(v, Int(slots), (init,))]
         return out
 
-    def acquire(self, number: Expr, ids: Iterator[int]) -> list[Statement]:
-        """What the issuer does before it has a tile copied: where consumers hand tiles back, wait
-        for the one that lay there; announce its bytes."""
+    def acquire(self, number: Expr, ids: Iterator[int], *, refills: bool) -> list[Statement]:
+        """What the issuer does before it has a tile copied: where consumers hand tiles back, and it
+        `refills` places, wait for the one that lay there; announce its bytes."""
         slot = self.slot(number)
         out: list[Statement] = []
-        if self.consumers:
+        if self.consumers and refills:
             before = mod(add(floordiv(number, self.stages), 1), 2)
             why = f"stage of {self.name} is free"
             out.append(MbarWait(next(ids), why, self.empty, slot, before, self.issuer))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from fusewright.core.conditions import TRUE, And, Cond, Less, negate
 from fusewright.core.expr import ZERO, Expr, Var, add, constant_value, mul, variables
@@ -50,7 +50,9 @@ def _fills(s: Statement, buffers: Container[Buffer]) -> bool:
 @dataclass(frozen=True, slots=True, eq=False)
 class RingStage:
     """The tiles that live in one body, at `home`, with the statements of it that fill them, and
-    the loops around, that of the body itself last if it is one's."""
+    the loops around, that of the body itself last if it is one's. Where the same tiles are filled
+    in several bodies one behind the other, they are those of one ring, which goes on: `before` of
+    them were copied by then, and `more` follow."""
 
     home: Path
     allocs: tuple[Alloc, ...]
@@ -59,6 +61,10 @@ class RingStage:
     is_loop: bool
     reads_late: bool
     """Whether what uses the tiles is still under way behind it."""
+    is_guarded: bool
+    """Whether a condition may leave tiles out."""
+    before: int = 0
+    more: int = 0
 
     @property
     def alloc(self) -> Alloc:
@@ -69,19 +75,38 @@ class RingStage:
     def stages(self) -> int:
         """Places of the ring. Tiles under a condition in the loops around are in a ring, too, where
         warps of their own fill it: those run ahead from one iteration to the next."""
-        goes_on = self.alloc.warp_specialized and bool(self.loops)
+        goes_on = self.alloc.warp_specialized and bool(self.loops or self.before or self.more)
         return self.alloc.stages if self.is_loop or goes_on else 1
 
     @property
     def is_used_again(self) -> bool:
         """Whether a place may hold a second tile."""
+        return self._fills_beyond(self.before + self.more)
+
+    @property
+    def is_refilled(self) -> bool:
+        """Whether a tile of these may lie where another one lay."""
+        return self._fills_beyond(self.before)
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether another tile may come to where one of these lies."""
+        return self._fills_beyond(self.more)
+
+    def _fills_beyond(self, others: int) -> bool:
+        own = self.copied
+        return own is None or own + others > self.stages
+
+    @property
+    def copied(self) -> int | None:
+        """The tiles of all iterations, None where their number is not known."""
         trips = [constant_value(loop.extent) for loop in self.loops]
-        return None in trips or math.prod(n or 0 for n in trips) > self.stages
+        return None if None in trips else math.prod(n or 0 for n in trips)
 
     @property
     def is_one_run(self) -> bool:
-        """Whether the loop over tiles runs once at most."""
-        return all(constant_value(loop.extent) == 1 for loop in self.loops[:-1])
+        """Whether the loop over tiles runs once at most, and no other follows."""
+        return not self.more and all(constant_value(loop.extent) == 1 for loop in self.loops[:-1])
 
     @property
     def names(self) -> str:
@@ -104,7 +129,8 @@ class RingStage:
         outer, number = self.loops[: -1 if self.is_loop else None], ZERO
         for loop in outer:
             number = add(mul(number, loop.extent), loop.var)
-        return mul(number, self.loops[-1].extent) if self.is_loop else number
+        own = mul(number, self.loops[-1].extent) if self.is_loop else number
+        return add(own, self.before % (2 * self.stages))  # slots and phases repeat
 
     def number(self, k: Expr) -> Expr:
         """The number of the tile of iteration `k`."""
@@ -138,13 +164,58 @@ def ring_stages(kernel: Kernel) -> list[RingStage]:
         for b in dict.fromkeys(u.buffer for u in site.statement.memory_uses()):
             if b in filled:
                 filled[b].append(site)
-    homes: dict[Path, list[Buffer]] = {}
+    homes: dict[Path, dict[Buffer, list[StatementSite]]] = {}
     for b, users in filled.items():
-        homes.setdefault(_home(users), []).append(b)
-    return [
-        _stage_at(path, [allocs[b] for b in found], [s for b in found for s in filled[b]], kernel)
-        for path, found in sorted(homes.items())
+        for path, own in _homes(users):
+            homes.setdefault(path, {})[b] = own
+    found = [
+        _stage_at(path, [allocs[b] for b in own], [s for x in own.values() for s in x], kernel)
+        for path, own in sorted(homes.items())
     ]
+    return _going_on(found)
+
+
+def _homes(users: Sequence[StatementSite]) -> Iterator[tuple[Path, list[StatementSite]]]:
+    """The deepest body that holds all users of a tile; where each statement of it that uses the
+    tile fills it anew, those bodies instead."""
+    home = _home(users)
+    parts: dict[int, list[StatementSite]] = {}
+    for site in users:
+        parts.setdefault(site.path[len(home)], []).append(site)
+    is_filled = (any(is_uncounted(s.statement) for s in own) for own in parts.values())
+    if len(parts) == 1 or not all(is_filled):
+        yield home, list(users)
+        return
+    for own in parts.values():
+        yield from _homes(own)
+
+
+def _going_on(found: Sequence[RingStage]) -> list[RingStage]:
+    """The stages, of which those with the same tiles know how many of them others copy. Raises
+    ScheduleError where a ring does not go on from one to the next."""
+    rings: dict[frozenset[Buffer], list[RingStage]] = {}
+    for s in found:
+        rings.setdefault(frozenset(a.buffer for a in s.allocs), []).append(s)
+    known = [b for tiles in rings for b in tiles]
+    out: list[RingStage] = []
+    for same in rings.values():
+        counts = [s.copied for s in same]
+        first = same[0]
+        if len(same) == 1 and len(known) == len(set(known)):
+            out.append(first)
+            continue
+        is_counted = None not in counts and not any(s.is_guarded for s in same[:-1])
+        is_alike = {(s.nbytes, s.blocks) for s in same} == {(first.nbytes, first.blocks)}
+        if not is_counted or not is_alike or not first.alloc.warp_specialized:
+            raise ScheduleError(
+                f"{first.names}: the tiles of one ring are filled in {len(same)} loops one behind "
+                "the other; let warps of their own copy them (circular_buffer(.., "
+                "warp_specialized=True)), in all loops as many bytes, and a known number of tiles"
+            )
+        numbers = [n or 0 for n in counts]
+        for i, s in enumerate(same):
+            out.append(replace(s, before=sum(numbers[:i]), more=sum(numbers[i + 1 :])))
+    return out
 
 
 def _home(users: Sequence[StatementSite]) -> Path:
@@ -187,7 +258,8 @@ def _stage_at(
         if not u.writes
     ) and not _takes_results(body, [site.statement for site in users])
     is_loop = bool(scopes) and isinstance(scopes[-1], LoopScope)
-    found = RingStage(home, tuple(allocs), fills, loops, is_loop, late)
+    guarded = any(isinstance(s, BranchScope) for s in scopes)
+    found = RingStage(home, tuple(allocs), fills, loops, is_loop, late, guarded)
     _check_depth(found)
     for s in scopes:
         if isinstance(s, BranchScope):

@@ -189,6 +189,9 @@ class MatmulScheduler(ProductScheduler):
         by_boxes = adds_in_place(self.flow, self._product, result)
         out: list[ProductPlan] = []
         for p in plans:
+            if p.stream:  # its whole tiles are stored in no turn
+                out.append(p)
+                continue
             if p.mode == "tma" and by_boxes and p.columns % STAGED_UNIT == 0:
                 p = replace(p, staged=p.columns, in_result=True)
             out.append(replace(p, in_result=True) if p.mode == "vector" else p)
@@ -252,8 +255,9 @@ class MatmulScheduler(ProductScheduler):
         if p.mode in IN_TURNS and p.splits > 1:
             why = stored_sum(self.flow, self._product)
             scratch = f", through scratch: {why}" if isinstance(why, str) else ", through scratch"
-            together += " in the result" if p.in_result else scratch
-        apart = f", {p.splits} blocks{together} for the depth of each" if p.splits > 1 else ""
+            together += " in the result" if p.in_result else "" if p.stream else scratch
+        each = "of those of the last wave alone" if p.stream else "of each"
+        apart = f", {p.splits} blocks{together} for the depth {each}" if p.splits > 1 else ""
         apart += f", clusters of {p.cluster[0]} x {p.cluster[1]}" if p.cluster_size > 1 else ""
         apart += ", inputs of what follows ahead of it" if p.ahead else ""
         apart += ", two warpgroups in turn" if p.ping_pong else ""
@@ -291,7 +295,8 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     for p in products:
         _tile(p, plan)
     around = (2 if plan.blocks else 1) + (plan.cluster_size > 1)
-    inside = around + (plan.splits > 1) + (plan.first > 1)
+    around += plan.stream
+    inside = around + (plan.splits > 1 and not plan.stream) + (plan.first > 1)
     s.transform_like(product, [*operands, *ahead, *(y for y, _ in staged)])
     for p in products:
         p.mma(plan.groups_of_tile, by_lanes=bool(reductions(s.flow)))
@@ -421,6 +426,12 @@ def _tile(product: ScheduledTensor, plan: ProductPlan) -> None:
     by_tiles(product, tile, plan.group, plan.serpentine, cluster=cluster)
     if plan.cluster_size > 1:
         product.parallelize(1, Parallel.CLUSTERX)
+    if plan.stream:
+        product.split(0, plan.blocks // plan.splits).split(0, plan.splits)
+        product.parallelize(1, Parallel.BIDX).parallelize(2, Parallel.BIDY)
+        mode, _, back = plan.mode.partition("+")
+        product.request_serial_grid_reduction(mode, read_back=back or "vector", stream=True)
+        return
     if plan.blocks:
         product.split(0, plan.blocks // plan.cluster_size)
     if plan.splits > 1:

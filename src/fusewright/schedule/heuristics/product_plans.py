@@ -112,7 +112,8 @@ class ProductPlan:
     together, or so many side by side, which copy the rows of the first; groups then have as many
     rows of clusters. Inputs of `ahead` bytes for each place of the result come by boxes before what
     is computed with them. In `ping_pong` two warpgroups compute a tile each, in turn. Blocks in
-    turns add up their parts `in_result`, where no scratch is needed."""
+    turns add up their parts `in_result`, where no scratch is needed. In a `stream` blocks take
+    whole tiles, and only those of the last wave are shared, each by so many as `splits`."""
 
     rows: int
     columns: int
@@ -132,6 +133,7 @@ class ProductPlan:
     first: int = 1
     ping_pong: bool = False
     in_result: bool = False
+    stream: bool = False
 
     @property
     def groups_of_tile(self) -> int:
@@ -143,6 +145,25 @@ class ProductPlan:
         rows, columns = self.rows * self.cluster[0], self.columns * self.cluster[1]
         clusters = sizes.batch * -(-sizes.rows // rows) * -(-sizes.columns // columns)
         return clusters * self.cluster_size
+
+    def waves(self, sizes: ProductSizes) -> tuple[int, int]:
+        """Of a stream the waves of whole tiles, and the tiles behind them."""
+        whole = (self.tiles(sizes) - 1) // self.blocks
+        return whole, self.tiles(sizes) - whole * self.blocks
+
+    def rounds_of_rest(self, sizes: ProductSizes) -> int:
+        """The tiles of a stream that a block has a part of."""
+        return -(-self.waves(sizes)[1] // (self.blocks // self.splits))
+
+    def combined_tiles(self, sizes: ProductSizes) -> int:
+        """Those of which blocks hand on parts."""
+        return self.waves(sizes)[1] if self.stream else self.tiles(sizes)
+
+    def steps(self, sizes: ProductSizes) -> int:
+        """The tiles of the depth that a block goes through in a stream."""
+        whole, _ = self.waves(sizes)
+        rest = self.rounds_of_rest(sizes) * -(-sizes.depth // (self.depth * self.splits))
+        return whole * -(-sizes.depth // self.depth) + rest
 
     @property
     def cluster_size(self) -> int:
@@ -194,6 +215,7 @@ class ProductPlan:
             mode=self.mode if is_split else None,
             first=self.first if self.first > 1 else None,
             in_result=int(self.in_result) or None,
+            stream=int(self.stream) or None,
             cluster="x".join(map(str, self.cluster)) if self.cluster_size > 1 else None,
         )
 
@@ -454,6 +476,24 @@ def in_turns(
             yield replace(
                 plan, splits=splits, mode=mode, stages=stages, blocks=0, staged=0, serpentine=False
             )
+
+
+def in_streams(
+    mode: str, plan: ProductPlan, sizes: ProductSizes, target: Target
+) -> Iterator[ProductPlan]:
+    """The plan whose blocks take whole tiles while there is one for each of them, and share the
+    depths of the rest: by each number of blocks to a tile that leaves a block fewer steps than all
+    smaller ones do."""
+    sms, trips = target.multiprocessors, -(-sizes.depth // plan.depth)
+    fewest = -(-plan.tiles(sizes) // sms) * trips
+    for splits in range(2, min(sms, trips // LEAST_TRIPS) + 1) if plan.blocks else ():
+        p = replace(plan, splits=splits, mode=mode, blocks=sms // splits * splits, stream=True)
+        part = 4 * p.combined_tiles(sizes) * plan.rows * plan.columns * plan.products
+        part *= splits if mode == "slices" else 1
+        is_few = part <= MOST_WORKSPACE * sizes.nbytes
+        if is_few and p.waves(sizes)[0] and p.steps(sizes) < fewest:
+            fewest = p.steps(sizes)
+            yield replace(p, staged=0) if mode == "slices" else p
 
 
 def in_arrival(plan: ProductPlan, sizes: ProductSizes, target: Target) -> Iterator[ProductPlan]:

@@ -17,6 +17,7 @@ from fusewright.schedule.heuristics.product_plans import (
     in_arrival,
     in_slices_of_clusters,
     in_split_clusters,
+    in_streams,
     in_turns,
     menu_plans,
     with_splits,
@@ -62,6 +63,8 @@ def predicted_us(
     known, (own, inside, rounds) = target.calibration, _steps_us(sizes, plan, target)
     if plan.in_result and plan.staged:  # what threads would store leaves by boxes, in the turns
         suffix = replace(suffix, stored=0)
+    if plan.stream and not plan.staged:
+        suffix = replace(suffix, stored=suffix.stored + suffix.boxed, boxed=0)
     memory = _memory_us(sizes, plan, target, suffix)
     together = (own**known.box_overlap + memory**known.box_overlap) ** (1 / known.box_overlap)
     threads = plan.groups_of_tile * WARPGROUP_SIZE
@@ -80,9 +83,11 @@ def predicted_us(
         lines = 4 * sums / LINE_NBYTES
         combined += rounds * known.box_line_clocks * lines / target.clock_mhz
     if plan.mode in IN_TURNS:
-        combined += turns_us(plan, plan.tiles(sizes) * sums, target)
+        combined += turns_us(plan, plan.combined_tiles(sizes) * sums, target)
     elif plan.mode != "cluster":
-        combined += combine_us(plan.splits // plan.first, plan.tiles(sizes) * sums, target)
+        combined += combine_us(plan.splits // plan.first, plan.combined_tiles(sizes) * sums, target)
+        # All wait for each tile of a stream's rest; turns of one tile pass beside the next one.
+        combined += 2 * known.hop_us * (plan.rounds_of_rest(sizes) - 1 if plan.stream else 0)
     if plan.mode == "arrival":  # an addition reads and writes, and the sum is read once more
         combined += 4 * plan.tiles(sizes) * sums / target.memory_nbytes_per_us
     return around + together + combined
@@ -91,7 +96,8 @@ def predicted_us(
 def _steps_us(sizes: ProductSizes, plan: ProductPlan, target: Target) -> tuple[float, float, int]:
     """Microseconds of all steps of a block, and of those of a tile, and the rounds of tiles."""
     at_once = target.clusters_at_once(plan.blocks_together) * plan.blocks_together
-    blocks = plan.tiles(sizes) * plan.splits
+    shared = 1 if plan.stream else plan.splits
+    blocks = plan.tiles(sizes) * shared
     rounds = -(-blocks // at_once)
     steps = -(-sizes.depth // (plan.depth * plan.splits))
     busy = min(1.0, blocks / at_once)
@@ -100,11 +106,16 @@ def _steps_us(sizes: ProductSizes, plan: ProductPlan, target: Target) -> tuple[f
         (
             -(-count // at_once) * (step_clocks(s, busy, target).most - clocks)
             for tiles, s in ragged_steps(sizes, plan)
-            if (count := tiles * plan.splits) > rounds * at_once - blocks
+            if (count := tiles * shared) > rounds * at_once - blocks
         ),
         default=0.0,
     )
-    own = steps * (rounds * clocks + max(0.0, late)) / target.clock_mhz
+    if plan.stream:
+        steps = -(-sizes.depth // plan.depth)
+        own = (plan.steps(sizes) * clocks + steps * max(0.0, late)) / target.clock_mhz
+        rounds = plan.waves(sizes)[0] + plan.rounds_of_rest(sizes)
+    else:
+        own = steps * (rounds * clocks + max(0.0, late)) / target.clock_mhz
     return own, steps * clocks / target.clock_mhz, rounds
 
 
@@ -240,6 +251,8 @@ SPLIT_FORMS: Mapping[str, SplitForm] = {
     "turns by the copy engine": partial(in_turns, "tma"),
     "turns by the copy engine, back too": partial(in_turns, "tma+bulk"), "sums in the order of "
     "arrival (fw.config(deterministic=False))": in_arrival,
+    "Stream-K, turns by vectors": partial(in_streams, "vector"),
+    "Stream-K, slices": partial(in_streams, "slices"),
 }  # fmt: skip
 """How blocks of one kernel that share a depth combine their parts."""
 

@@ -19,6 +19,7 @@ from fusewright.schedule.products import (
     is_promoted,
     lines_of_row,
 )
+from fusewright.schedule.streams import stream_of
 from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, mma_per_clock
 
 
@@ -74,6 +75,11 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
         shared_nbytes=_shared_nbytes(flow, first, len(products)),
     )
     tiles = trips_of(x for x in serial if not flow.graph.depends(x.axis, reduced))
+    steps = trips_of(serial)
+    if (stream := stream_of(flow)) is not None:
+        of_tile = steps // tiles
+        tiles, steps = stream.whole + stream.rest, stream.whole * of_tile
+        steps += stream.rest * -(-of_tile // stream.blocks)
     moved = [s for s in stages if not s.is_mma and not s.boxed]
     whole = numel(first.shape)
     read = {o.stored: o for s in moved for o in s.operands if o.stored.memory is Memory.GLOBAL}
@@ -83,7 +89,7 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     in_turn = any(s.ping_pong for s in boxes)
     held = len(products) * sums // threads
     moved_nbytes = sums * loaded, sums * stored
-    return ProductWork(tiles, trips_of(serial), step, *moved_nbytes, in_turn, held)
+    return ProductWork(tiles, steps, step, *moved_nbytes, in_turn, held)
 
 
 def _shared_nbytes(flow: Dataflow, product: Stage, count: int) -> float:
