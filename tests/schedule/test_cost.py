@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,16 @@ def test_an_integer_is_divided_by_a_literal_in_a_few_instructions() -> None:
     known, _ = counted(lambda x: x % 5, spec)
     unknown, _ = counted(lambda x, y: x % y, spec, spec)
     assert unknown.instructions > 2 * known.instructions
+
+
+def test_the_instructions_of_an_argmax_are_those_of_its_machine_code() -> None:
+    spec = fw.TensorSpec((8192, 1024), "bfloat16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.argmax(x, axis=1), spec)).kernels
+    assert kernel.segment is not None and kernel.heuristic is not None
+    flow = kernel.segment.dataflow()
+    counted = work_of(flow, schedule_group(flow, TARGET, kernel.heuristic)).instructions
+    listed = re.findall(r"^\s+/\*[0-9a-f]{4}\*/\s+(?!NOP)[@A-Z]", kernel.sass(), re.MULTILINE)
+    assert abs(math.log(counted / len(listed))) < 0.15
 
 
 def test_a_vector_of_the_rows_is_asked_for_once_a_thread() -> None:
