@@ -40,6 +40,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernel",),
     ("programs",),
     ("program",),
+    ("finish",),
+    ("spills",),
     ("driver",),
     ("verify",),
     ("report",),

@@ -12,6 +12,7 @@ from fusewright import knobs, logs
 from fusewright.arguments import FLAG, NAMES, TEXT, instance_of, optional, takes
 from fusewright.collection import without_collection
 from fusewright.errors import FusewrightError, ScheduleError, UnsupportedError, UserError
+from fusewright.finish import Made, Origin, finish
 from fusewright.forms import chosen_form
 from fusewright.fusion.ir import Fusion, Insert, OwnKernel, Region, Tensor
 from fusewright.fusion.orders import Order, Orders, c_order
@@ -25,13 +26,12 @@ from fusewright.fusion.passes.spread_insertions import insertions_into, spread_i
 from fusewright.fusion.passes.store_in_orders import store_in_orders
 from fusewright.fusion.rules import FUSION, ORDERS, traced_first
 from fusewright.host.control import call_of, compiled_bodies
-from fusewright.host.fills import attach_fills, with_fills
+from fusewright.host.fills import attach_fills
 from fusewright.host.groups import Reason
 from fusewright.host.halves import halves_of
 from fusewright.host.in_place import Conflict, held_by, in_order
 from fusewright.host.move_work import move_work
 from fusewright.host.moves import Moves, move_kernel
-from fusewright.host.moving import with_places
 from fusewright.host.naming import kernel_name, moves_name
 from fusewright.host.place import Placed, place, unplaced_insertions
 from fusewright.host.product_forms import sum_rule
@@ -40,9 +40,8 @@ from fusewright.host.refused import tell_refused
 from fusewright.host.segment import ScalarParameter, Segment, parameter, segments, structure_of
 from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
-from fusewright.kir.lower import Lowered, lower
 from fusewright.kir.pipeline import run_pipeline
-from fusewright.kir.prediction import Prediction, predict, with_launch_bounds
+from fusewright.kir.prediction import Prediction, predict
 from fusewright.program import Program, started, tell_compiled
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
@@ -53,17 +52,16 @@ from fusewright.progress import told
 from fusewright.runtime.config import active
 from fusewright.runtime.device import architecture, device_name, has_gpu
 from fusewright.runtime.tuning_cache import TunedSchedule, TuningCache
-from fusewright.schedule.edits import EditCall
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.common import Params
-from fusewright.schedule.heuristics.cost import Cost, cost
+from fusewright.schedule.heuristics.cost import cost
 from fusewright.schedule.heuristics.passes import PassedSchedule as HandSchedule
 from fusewright.schedule.heuristics.rating import Decisions, decided
-from fusewright.schedule.order_checks import check_allocation_orders, check_repeatable
+from fusewright.schedule.order_checks import check_allocation_orders
 from fusewright.schedule.products import has_instructions
-from fusewright.schedule.render import print_schedule
 from fusewright.schedule.shares import check_shared_out
+from fusewright.spills import Way, without_spills
 from fusewright.target import Target, target_of
 
 _log = logging.getLogger("fusewright.tuned")
@@ -114,92 +112,6 @@ def by_hand(schedule: HandSchedule, name: str, target: Target) -> Kernel:
     return finish(
         schedule.flow, name, target, None, min_blocks=asked, cluster=cluster, origin=origin
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a kernel is made for: the segment that a heuristic scheduled, the microseconds of its
-    candidates where they were measured, the kernels that are compiled with it, and what its
-    schedule was predicted to cost when it was chosen; for a schedule by hand the edits of that."""
-
-    segment: Segment | None = None
-    measured: tuple[tuple[Params, float], ...] = ()
-    companions: list[Kernel] = field(default_factory=lambda: list[Kernel]())
-    edits: tuple[EditCall, ...] = ()
-    cost: Cost | None = None
-
-    @property
-    def fills(self) -> Moves:
-        """What the kernel fills and copies beside its own results."""
-        return (self.segment and self.segment.fills) or Moves(())
-
-
-def finish(
-    flow: Dataflow,
-    name: str,
-    target: Target,
-    params: Params | None,
-    *,
-    min_blocks: int = 0,
-    cluster: int | None = None,
-    origin: Origin | None = None,
-) -> Kernel:
-    """Lowers a scheduled dataflow and runs the kernel pipeline. A schedule by hand (one without
-    `params`) gets the launch bounds that make its prediction come true. The targets of the fills
-    of its segment are the kernel's last outputs."""
-    origin = origin or Origin()
-    check_repeatable(flow, promised=active().deterministic)
-    text = print_schedule(flow)
-    min_blocks = min_blocks or (params.min_blocks if params is not None else 0)
-    lowered: Lowered = lower(flow, name, target, min_blocks=min_blocks, cluster=cluster)
-    fills = origin.fills
-    sites = origin.segment.writes if origin.segment else ()
-    moved = with_places(lowered.kernel, len(lowered.inputs), sites)
-    whole = with_fills(moved, fills)
-    final = run_pipeline(whole, target)
-    if params is None:
-        final = with_launch_bounds(final, target)
-    filled = zip(final.arrays[len(final.arrays) - len(fills.writes) :], fills.writes, strict=True)
-    return Kernel(
-        final,
-        target,
-        (
-            *(TensorInfo.of(s) for s in lowered.inputs),
-            *(TensorInfo.of(p.root) for s in sites for p in s.places),
-        ),
-        (
-            *_written(lowered, sites),
-            *(TensorInfo(b.name, s.shape, b.dtype, s.strides) for b, s in filled),
-        ),
-        (*lowered.argument_values, *fills.values),
-        text,
-        params,
-        origin.segment,
-        origin.measured,
-        origin.companions,
-        origin.edits,
-        lowered=whole,
-        cost=origin.cost,
-    )
-
-
-def _written(lowered: Lowered, sites: Sequence[Subspan]) -> list[TensorInfo]:
-    """The arrays that a kernel writes; where a block begins anywhere, all that may hold it."""
-    infos = [TensorInfo.of(s) for s in lowered.outputs]
-    for k, site in enumerate(sites):
-        if site.moving is not None:
-            infos[k] = replace(infos[k], shape=site.shape)
-    return infos
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A kernel of one structure. `read`: positions of the segment's inputs that it reads;
-    `scalars`: for each of its scalar parameters the position among the segment's scalars."""
-
-    kernel: Kernel
-    read: tuple[int, ...]
-    scalars: tuple[int, ...]
 
 
 Kernels: TypeAlias = dict[object, Made]
@@ -264,11 +176,26 @@ class _Compiler:
                     other = self._scheduled(segment, better)
                 else:
                     other, scheduled = scheduled, None
-                return self._finished(name, scalars, other, origin)
+                return self._settled(name, scalars, other, origin)
             except ScheduleError as e:
                 _compiled.debug("%s: %s, predicted faster, is left: %s", name, better, e)
                 origin = replace(origin, cost=None)
-        return self._finished(name, scalars, scheduled or self._scheduled(segment), origin)
+        return self._settled(name, scalars, scheduled or self._scheduled(segment), origin)
+
+    def _settled(
+        self,
+        name: str,
+        scalars: tuple[ScalarParameter, ...],
+        scheduled: tuple[Dataflow, Params],
+        origin: Origin,
+    ) -> Made:
+        """The kernel as it is scheduled, or by another way where the compiler spills registers."""
+
+        def remade(segment: Segment, way: Way) -> Made:
+            other = scheduled if way.params is None else self._scheduled(segment, way.params)
+            return self._finished(name, scalars, other, origin, way.min_blocks)
+
+        return without_spills(self._finished(name, scalars, scheduled, origin), remade)
 
     def _scheduled(self, segment: Segment, wanted: Params | None = None) -> tuple[Dataflow, Params]:
         """As wanted, or by the rules' first candidate."""
@@ -281,12 +208,13 @@ class _Compiler:
         scalars: tuple[ScalarParameter, ...],
         scheduled: tuple[Dataflow, Params],
         origin: Origin,
+        min_blocks: int = 0,
     ) -> Made:
         flow, params = scheduled
         if origin.segment is not None and len(origin.segment.writes) > 1:
             check_shared_out(flow)
         read = tuple(i for i, s in enumerate(flow.inputs) if flow.consumers(s))
-        kernel = finish(flow, name, self.target, params, origin=origin)
+        kernel = finish(flow, name, self.target, params, min_blocks=min_blocks, origin=origin)
         _compiled.debug("%s: scheduled as %s", name, params)
         own = len(kernel.argument_values) - len(origin.fills.values)
         named = zip(kernel.argument_values[:own], kernel.ir.arguments, strict=False)

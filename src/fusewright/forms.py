@@ -130,7 +130,7 @@ def chosen_form(
         more = _forms(along, moves_to_hoist(along, target), target)
         best = _best([best, *(f for f in more if _is_other(f, best))], clock)
     for followed in other:
-        for f in _followed(followed, merged, best):
+        for f in _followed(followed, merged, best, clock):
             best = _best([best, *_forms_of(f, fusion, target, followed.orders)], clock)
     chosen = _by_groups(fusion, other, best, target, clock)
     if chosen is not None and chosen.orders not in [f.orders for f in other]:
@@ -221,7 +221,8 @@ def _in_other_orders(fusion: Fusion) -> list[Followed]:
     """The fusion with what is stored between kernels in the order of the arguments, and in that of
     the results, where these are others than that of the program."""
     first, second = follow_memory(fusion), follow_memory(fusion, wanted_orders(fusion))
-    return [f for f in (first, second) if f.orders and (f is first or f.orders != first.orders)]
+    moved = [f for f in (first, second) if f.fusion is not fusion]
+    return [f for f in moved if f is first or f.orders != first.orders]
 
 
 def _forms_of(
@@ -290,13 +291,17 @@ def _reductions(form: Form) -> list[int]:
     return sorted(sum(isinstance(t.op, Reduce) for t in g) for g in form.formation.groups)
 
 
-def _followed(followed: Followed, merged: Fusion, best: Form) -> Iterator[Fusion]:
+def _followed(followed: Followed, merged: Fusion, best: Form, clock: Clock) -> Iterator[Fusion]:
     """A fusion that follows memory, where what it orders is stored between kernels, and with its
-    axes merged, where reductions then run along fewer axes than in the order of the program."""
+    axes merged, where reductions then run along fewer axes than in the order of the program, or
+    along others, as far as the best form is from the time of its bytes: what is cut in parts is cut
+    along the axes that follow each other in the program, which may lie apart in memory."""
     if _stored(best) & followed.orders.keys():
         yield followed.fusion
     along = merge_axes(followed.fusion)
-    if along is not followed.fusion and _reduced_axes(along) < _reduced_axes(merged):
+    reduced = _reduced_axes(along)
+    is_worth = reduced < _reduced_axes(merged) or (reduced and clock.is_far(best))
+    if along is not followed.fusion and is_worth:
         yield along
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from fusewright.core.substitution import estimate, substitute
 from fusewright.cuda.compile import Compiled
 from fusewright.cuda.emit import emit, shared_nbytes
 from fusewright.cuda.names import identifier
-from fusewright.cuda.resources import Resources, resources
+from fusewright.cuda.resources import Resources, Spilled, resources
 from fusewright.cuda.sass import sass
 from fusewright.dtypes import DType
 from fusewright.errors import InternalError, UserError
@@ -139,6 +140,8 @@ class Kernel:
     """What the passes were given; None for kernels from a file."""
     cost: Cost | None = field(default=None, repr=False)
     """What `predicted` tells, where it was predicted already; of a loop, for all iterations."""
+    spilled: tuple[Spilled, ...] = ()
+    """The ways to make it in which the compiler spills registers, as far as it was asked."""
     _build: Future[Compiled] | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=fork_safe_lock, repr=False)
 
@@ -179,9 +182,7 @@ class Kernel:
         """As many multiprocessors as a launch leaves room on, registers aside, where that is at
         least half of them, so that another launch like it runs beside it; 0 for others. Sizes that
         are symbols count as typical ones."""
-        blocks = self.ir.cluster_size
-        for d in self.ir.grid:
-            blocks *= estimate(d.extent)
+        blocks = self.ir.cluster_size * math.prod(estimate(d.extent) for d in self.ir.grid)
         held = blocks_by_memory(self.target, self.ir.nthreads, self.launch.shared_nbytes)
         idle = self.target.multiprocessors - -(-blocks // max(1, held))
         return idle if 2 * idle >= self.target.multiprocessors else 0

@@ -63,6 +63,27 @@ def test_reductions_follow_the_argument() -> None:
     assert_same(fusion, followed.fusion, arrays(fusion))
 
 
+def test_reductions_of_an_argument_alone_run_along_its_memory() -> None:
+    fusion = traced(lambda x: (fw.sum(x, axis=(2, 3)), fw.max(x, axis=(0, 1))))
+    followed = follow_memory(fusion)
+    reduced = [t.op for t in followed.fusion.values if isinstance(t.op, Reduce)]
+    assert [r.axes for r in reduced] == [(1, 2), (0, 3)]
+    assert followed.orders == {}  # what they store lies in C order
+    assert_same(fusion, followed.fusion, arrays(fusion))
+
+
+def test_long_reductions_of_an_argument_are_cut_along_its_memory() -> None:
+    def fn(x: Any) -> Any:
+        wide = fw.astype(x, fw.float32)
+        return fw.sum(fw.exp(wide - fw.max(wide, axis=(0, 3, 4), keepdims=True)), axis=(0, 3, 4))
+
+    strides = (1, 5218048, 1199, 652256, 9592)
+    program = fw.compile(traced(fn, fw.TensorSpec((1199, 8, 8, 8, 68), "float16", strides=strides)))
+    first, *_ = [k.heuristic for k in program.kernels]
+    assert first is not None and first.scheduler.startswith("inner_")  # no copy of it
+    assert len(program.launches) == 2
+
+
 def test_a_result_keeps_its_order_and_is_read_in_it() -> None:
     def fn(x: Any) -> Any:
         y = fw.name(fw.exp(x), "y")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fusewright.core.expr import as_expr
+from fusewright.cuda.resources import Spilled
 from fusewright.dtypes import float32
 from fusewright.errors import UserError
 from fusewright.fusion.ir import (
@@ -113,6 +114,7 @@ class FakeKernel:
     edits: tuple[EditCall, ...] = ()
     candidates: tuple[Rating, ...] = ()
     measured: tuple[tuple[Params, float], ...] = ()
+    spilled: tuple[Spilled, ...] = ()
     predicted: Cost | None = None
     lowered: Kernel | None = None
     target: Target = field(default_factory=lambda: target_of("sm_90a"))

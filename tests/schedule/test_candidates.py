@@ -12,8 +12,8 @@ from tests.corpus_checks import assert_agrees
 
 import fusewright as fw
 from fusewright.core.expr import constant_value
-from fusewright.driver import finish
 from fusewright.errors import ScheduleError
+from fusewright.finish import finish
 from fusewright.fusion.evaluate import evaluate
 from fusewright.fusion.ir import Fusion, topological
 from fusewright.fusion.passes.cse import cse

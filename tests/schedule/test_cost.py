@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,11 +128,23 @@ def test_launch_bounds_hold_where_registers_would_not_suffice() -> None:
 
 
 def test_exchanges_between_lanes_cost_a_share_of_those_across_warps() -> None:
-    across = dataclasses.replace(STREAM, exchanges=1)
+    across = dataclasses.replace(STREAM, exchanges=1, walked=1e-9)  # loads are not waited for
     lanes = dataclasses.replace(STREAM, lane_exchanges=1 / TARGET.calibration.lanes_share)
     once = dataclasses.replace(STREAM, lane_exchanges=1)
     assert cost(lanes, TARGET) == cost(across, TARGET)
     assert cost(STREAM, TARGET).us < cost(once, TARGET).us < cost(across, TARGET).us
+
+
+def test_a_block_alone_moves_nothing_while_it_exchanges() -> None:
+    held = dataclasses.replace(STREAM, threads=1024, exchanges=1, registers=64)
+    others = dataclasses.replace(held, threads=256, blocks=4 * held.blocks)
+    small = dataclasses.replace(held, arrays=(Array("x", 0, (0.0,), False), held.arrays[1]))
+    one, four, without = (cost(w, TARGET) for w in (held, others, small))
+    assert (one.resident, four.resident) == (1, 4)
+    read = 2**27 / (TARGET.memory_nbytes_per_us * TARGET.calibration.read_share)
+    latency, beside = (dict(c.parts)["latency"] for c in (one, without))
+    assert latency - beside == pytest.approx(read, rel=0.01)
+    assert dict(four.parts)["memory"] == dict(one.parts)["memory"] and four.us < one.us
 
 
 def test_exchanges_between_blocks_cost_more_than_inside() -> None:
@@ -230,6 +243,16 @@ def test_an_integer_is_divided_by_a_literal_in_a_few_instructions() -> None:
     known, _ = counted(lambda x: x % 5, spec)
     unknown, _ = counted(lambda x, y: x % y, spec, spec)
     assert unknown.instructions > 2 * known.instructions
+
+
+def test_the_instructions_of_an_argmax_are_those_of_its_machine_code() -> None:
+    spec = fw.TensorSpec((8192, 1024), "bfloat16")
+    (kernel,) = fw.compile(fw.trace(lambda x: fw.argmax(x, axis=1), spec)).kernels
+    assert kernel.segment is not None and kernel.heuristic is not None
+    flow = kernel.segment.dataflow()
+    counted = work_of(flow, schedule_group(flow, TARGET, kernel.heuristic)).instructions
+    listed = re.findall(r"^\s+/\*[0-9a-f]{4}\*/\s+(?!NOP)[@A-Z]", kernel.sass(), re.MULTILINE)
+    assert abs(math.log(counted / len(listed))) < 0.15
 
 
 def test_a_vector_of_the_rows_is_asked_for_once_a_thread() -> None:

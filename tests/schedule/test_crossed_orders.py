@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.driver import finish
+from fusewright.finish import finish
 from fusewright.forms import prepare
 from fusewright.fusion.ir import Fusion
 from fusewright.schedule.graph import Dataflow

@@ -8,8 +8,8 @@ import pytest
 
 import fusewright as fw
 from fusewright.corpus import CORPUS
-from fusewright.driver import Origin, finish
 from fusewright.errors import ScheduleError, UserError
+from fusewright.finish import Origin, finish
 from fusewright.kernel import Kernel
 from fusewright.schedule.edits import EditCall, Named, log_text
 from fusewright.schedule.heuristics.passes import PassedSchedule

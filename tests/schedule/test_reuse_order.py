@@ -12,7 +12,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.core.substitution import estimate
-from fusewright.driver import finish
+from fusewright.finish import finish
 from fusewright.forms import prepare
 from fusewright.fusion.ir import Fusion
 from fusewright.schedule.graph import Dataflow

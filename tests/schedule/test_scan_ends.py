@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.driver import finish
+from fusewright.finish import finish
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics import candidates_of, schedule_group

@@ -10,7 +10,7 @@ import pytest
 
 import fusewright as fw
 from fusewright import forms
-from fusewright.driver import finish
+from fusewright.finish import finish
 from fusewright.forms import prepare
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.host.form import form

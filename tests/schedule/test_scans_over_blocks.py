@@ -11,8 +11,8 @@ import pytest
 
 import fusewright as fw
 from fusewright import forms
-from fusewright.driver import finish
 from fusewright.errors import ScheduleError
+from fusewright.finish import finish
 from fusewright.forms import prepare
 from fusewright.kernel import Kernel
 from fusewright.kir.ir import Imm, Reg

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright.driver import finish
+from fusewright.finish import finish
 from fusewright.forms import prepare
 from fusewright.kernel import Kernel
 from fusewright.schedule.edits import calls_of

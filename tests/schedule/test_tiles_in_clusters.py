@@ -16,7 +16,9 @@ from fusewright.fusion.partitioning import PartitionFacts, strip_of_tile
 from fusewright.fusion.passes.strip_partials import strip_partials
 from fusewright.fusion.text import parse_fusion
 from fusewright.host.form import form
+from fusewright.schedule.heuristics import schedule_group
 from fusewright.schedule.heuristics.tile_plans import TileFacts, tiles_of
+from fusewright.schedule.heuristics.work import work_of
 from fusewright.target import target_of
 
 Shape = tuple[int, ...]
@@ -122,7 +124,7 @@ FACTS = TileFacts(
     others=4096,
     word=4,
     across_nbytes=4,
-    read_nbytes=8,
+    read_registers=2,
     is_read_again=True,
     is_constant=True,
 )
@@ -132,7 +134,7 @@ def test_blocks_that_stand_two_on_a_multiprocessor_share_a_row_if_they_hold_it()
     (plan,) = tiles_of(replace(FACTS, whole=2048), (4, 4), TARGET)
     assert (plan.cluster, plan.far, plan.near) == (1, 8, 2048)
     plans = [*tiles_of(FACTS, (4, 4), TARGET)]
-    assert [(p.far, p.cluster) for p in plans] == [(16, 8), (8, 8)]
+    assert [(p.far, p.cluster, p.min_blocks) for p in plans] == [(8, 8, 2), (16, 8, 1)]
     assert all(p.near * p.cluster >= 11008 > p.near * (p.cluster - 1) for p in plans)
     assert all(p.near * p.far * 4 <= TARGET.shared_nbytes_of_several for p in plans)
 
@@ -144,8 +146,8 @@ def test_no_cluster_holds_rows_that_are_too_long_too_few_or_of_unknown_length() 
 
 
 def test_threads_of_strips_have_lines_of_their_own_in_whole_warps() -> None:
-    for strip, sums, whole in ((16, 1, 11008), (32, 2, 1000), (64, 2, 68), (16, 2, 4097)):
-        facts = replace(FACTS, whole=whole, word=8, strip=strip, sums=sums, read_nbytes=4)
+    for strip, sums, whole in ((16, 1, 8192), (32, 2, 1000), (64, 2, 68), (16, 2, 4097)):
+        facts = replace(FACTS, whole=whole, word=8, strip=strip, sums=sums, read_registers=2)
         (plan,) = tiles_of(facts, (8, 8), TARGET)
         near, far = plan.threads_along
         assert plan.lines in (2, 4) and plan.threads % 32 == 0 and plan.threads <= 1024
@@ -154,8 +156,29 @@ def test_threads_of_strips_have_lines_of_their_own_in_whole_warps() -> None:
         assert plan.near * plan.cluster >= whole
 
 
+def test_what_passes_share_takes_registers_of_what_is_computed_with() -> None:
+    strip = replace(FACTS, whole=2048, word=8, strip=32, sums=2, across_nbytes=2)
+    (plan,) = tiles_of(strip, (8, 8), TARGET)
+    assert (plan.threads, plan.min_blocks) == (256, 2)  # 4 lines, 8 lanes, 2 inputs, 3 sums: 120
+    assert strip.registers_of_element((8, 8)) == 2
+    assert strip.registers_of_element((8, 1)) == 3  # and what comes across, a register each
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_model_counts_what_waits_for_the_exchanges_of_all_lines(dtype: str) -> None:
+    shape = (1100, 1000)
+    specs = specs_of(shape, (1, 1100), dtype, 1)
+    fusion = strip_partials(fw.trace(norm_backward, *specs), TARGET, across=True)
+    kernel = fw.compile(fusion).kernels[0]
+    assert kernel.segment is not None and kernel.heuristic is not None
+    flow = kernel.segment.dataflow()
+    counted = work_of(flow, schedule_group(flow, TARGET, kernel.heuristic)).registers
+    assert "lines=4" in str(kernel.heuristic)
+    assert counted * 0.75 <= kernel.resources().registers <= counted * 1.25
+
+
 def test_tiles_do_not_lie_far_beyond_short_rows() -> None:
-    facts = replace(FACTS, whole=66, word=8, strip=16, sums=1, read_nbytes=4)
+    facts = replace(FACTS, whole=66, word=8, strip=16, sums=1, read_registers=2)
     (plan,) = tiles_of(facts, (8, 8), TARGET)
     assert plan.near * plan.cluster <= 66 * 3 / 2
 

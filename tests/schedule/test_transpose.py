@@ -13,8 +13,8 @@ import pytest
 import fusewright as fw
 from fusewright.axes.classes import AxisClass
 from fusewright.core.conditions import TRUE
-from fusewright.driver import finish
 from fusewright.errors import ScheduleError
+from fusewright.finish import finish
 from fusewright.fusion.ir import Fusion
 from fusewright.fusion.passes.decompose import decompose
 from fusewright.kernel import Kernel

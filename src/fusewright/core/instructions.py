@@ -12,9 +12,11 @@ INSTRUCTIONS: Mapping[str, tuple[float, float]] = {
     "log2": (27, 13), "log10": (26, 13), "log1p": (30, 8), "sin": (20, 20), "cos": (20, 20),
     "tan": (30, 30), "tanh": (15, 10), "erf": (23, 12), "sqrt": (11, 1), "rsqrt": (4, 1),
     "reciprocal": (10, 1), "div": (12, 3), "pow": (60, 60), "floordiv": (35, 35), "rem": (35, 35),
-    "where": (2, 2), "philox": (14, 14), "copy": (0, 0), "cast": (1, 0.5),
+    "where": (2, 2), "philox": (14, 14), "copy": (0, 0), "cast": (1, 0.5), "bitcast": (0, 0),
+    "bitwise_not": (0, 0),
 }  # fmt: skip
-"""Functions that are not one instruction."""
+"""Functions that are not one instruction. A bitcast is another name for a register, and what
+combines bits inverts its operands for nothing."""
 
 WIDE_INSTRUCTIONS: Mapping[str, float] = {
     "exp": 46, "exp2": 48, "expm1": 72, "log": 84, "log2": 86, "log10": 86, "log1p": 137,

@@ -28,6 +28,16 @@ class Resources:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """A way to make a kernel of which the compiler keeps `nbytes` a thread in memory, as registers
+    do not hold them; `is_kept`: it is that of the kernel all the same."""
+
+    what: str
+    nbytes: int
+    is_kept: bool = False
+
+
 def resources(log: str) -> dict[str, Resources]:
     """Every kernel of a module by its name, from the log of `ptxas -v`. Warnings belong to the
     module and stand with each of its kernels."""

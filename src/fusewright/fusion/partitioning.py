@@ -330,10 +330,10 @@ def strip_of_columns(f: PartitionFacts, run: int, row_nbytes: int, target: Targe
 
 
 def strip_of_tile(f: PartitionFacts, run: int, row_nbytes: int, target: Target) -> int:
-    """The same where blocks, or clusters of them, hold tiles of inputs that lie across each other:
-    a line of memory, half of one, or a sector, the most of which each of two blocks on a
-    multiprocessor has room for in half of its registers; else a sector, if one block has room for
-    it."""
+    """The same where blocks, or clusters of them, hold tiles of inputs that lie across each other,
+    of which threads keep `row_nbytes` an element, as they compute with it: a line of memory, half
+    of one, or a sector, the most of which each of two blocks on a multiprocessor has room for in
+    half of its registers; else a sector, if one block has room for it."""
     line = LINE_NBYTES // f.nbytes
     widths = [n for n in (line, line // 2, line // 4) if -run % n <= EVEN_SHARE * run]
     registers = REGISTER_NBYTES * target.registers_per_sm * target.max_cluster

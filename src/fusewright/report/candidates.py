@@ -14,7 +14,8 @@ HEADER = ("predicted us", "limit", "blocks", "in flight", "candidate", "")
 def candidates_text(kernel: KernelLike) -> str:
     """One line a candidate in the order of the rules: predicted time, what limits it, and of a
     multiprocessor the blocks and the bytes of loads under way; then why it was not taken. Below,
-    where the model overruled the rules, and what tuning measured. Empty for kernels without
+    where the model overruled the rules, what tuning measured, and the ways in which the compiler
+    spills registers. Empty for kernels without
     candidates."""
     found = kernel.candidates
     if not found:
@@ -35,7 +36,9 @@ def candidates_text(kernel: KernelLike) -> str:
         for c in found
     ]
     names = {c.params: c.what for c in found if isinstance(c, Rated)}
-    return "\n".join([table(HEADER, rows), *_overruled(kernel), *_tuned(kernel, names)])
+    return "\n".join(
+        [table(HEADER, rows), *_overruled(kernel), *_tuned(kernel, names), *_spilled(kernel)]
+    )
 
 
 def _against(us: float, own: float | None) -> str:
@@ -64,3 +67,16 @@ def _tuned(kernel: KernelLike, names: dict[Params, str]) -> list[str]:
     ordered = sorted(kernel.measured, key=lambda m: m[1])
     listed = "; ".join(f"{names.get(p, str(p))}: {us:.1f} us" for p, us in ordered)
     return [f"tuned: {listed}"]
+
+
+def _spilled(kernel: KernelLike) -> list[str]:
+    """The ways of which the compiler spilled registers, and what became of them."""
+    return [
+        f"{s.what}: the compiler spills {s.nbytes} bytes a thread; "
+        + (
+            "kept, as no way that spills less is predicted as fast"
+            if s.is_kept
+            else "left for that"
+        )
+        for s in kernel.spilled
+    ]

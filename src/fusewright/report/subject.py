@@ -74,11 +74,24 @@ class ResourcesLike(Protocol):
     def warnings(self) -> Sequence[str]: ...
 
 
+class SpilledLike(Protocol):
+    """A way to make a kernel of which the compiler spills so many bytes a thread; `is_kept`: it is
+    that of the kernel all the same."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def is_kept(self) -> bool: ...
+
+
 class KernelLike(Protocol):
     """One kernel of a program. `resources` raises UserError where no compiler is installed;
     `heuristic` are the parameters that were chosen, `edits` the calls of a schedule by hand that
     make the same kernel, `predicted` the time of a launch, `measured` what tuning timed, in
-    microseconds; `lowered` is what the passes were given.
+    microseconds; `spilled` are the ways in which the compiler spills registers, `lowered` is what
+    the passes were given.
     """
 
     @property
@@ -109,6 +122,8 @@ class KernelLike(Protocol):
     def predicted(self) -> Cost | None: ...
     @property
     def measured(self) -> Sequence[tuple[Params, float]]: ...
+    @property
+    def spilled(self) -> Sequence[SpilledLike]: ...
     def resources(self) -> ResourcesLike: ...
 
 

@@ -36,7 +36,8 @@ from fusewright.fusion.value_names import fresh_name
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A fusion whose values follow memory, and the orders of those that then lie in no C order."""
+    """A fusion whose values follow memory, and the orders of those that then lie in no C order;
+    none where reductions alone read what lies otherwise."""
 
     fusion: Fusion
     orders: Mapping[str, Order]
@@ -44,7 +45,8 @@ class Followed:
 
 def follow_memory(fusion: Fusion, wanted: Mapping[Tensor, Order] | None = None) -> Followed:
     """Writes operations on axes in the order in which the arguments lie in memory, so that what is
-    stored between kernels lies in it too. The same fusion where all is in C order.
+    stored between kernels lies in it too, and reductions of arguments run along them. The same
+    fusion where all is in C order.
 
     rewrite:  x of strides (1, m); sum(exp(x), axis=0)   ->
               x' = permute(x, 1, 0) is contiguous; sum(exp(x'), axis=1)
@@ -108,6 +110,11 @@ class _Follower:
         self._lying: dict[Tensor, _Lying] = {}
         self._results: set[Tensor] = set()
         self._orders: dict[str, Order] = {}
+        self._is_moved = False
+        self._readers: dict[Tensor, list[Tensor]] = {t: [] for t in fusion.values}
+        for t in fusion.values:
+            for o in t.op.operands:
+                self._readers[o].append(t)
 
     def followed(self) -> Followed:
         """The fusion, all of whose values follow."""
@@ -119,7 +126,7 @@ class _Follower:
         outputs = tuple(
             t if isinstance(t.op, Input) else self._lying[t].value for t in fusion.outputs
         )
-        if not self._orders:
+        if not (self._orders or self._is_moved):
             return Followed(fusion, {})
         values = ir.topological(outputs, fusion.inputs)
         made = dataclasses.replace(fusion, outputs=outputs, values=values)
@@ -175,6 +182,8 @@ class _Follower:
 
     def _input(self, t: Tensor, strides: tuple[Expr, ...]) -> _Lying:
         order = order_of(t.shape, strides)
+        is_reduced = any(isinstance(r.op, Reduce) for r in self._readers[t])
+        self._is_moved |= is_reduced and order != c_order(t.ndim)
         return _Lying(self._view(t, t, order), order, nbytes_estimate(t))
 
     def _broadcast(self, t: Tensor, op: Broadcast, x: _Lying) -> _Lying:

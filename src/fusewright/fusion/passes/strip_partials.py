@@ -88,7 +88,8 @@ def _strips(
         facts = PartitionFacts.of(beside[0].op.operands[0], reduced_axes(beside[0]))
         if facts is None:
             continue
-        nbytes = sum(x.dtype.nbytes for x in {b.source for b in inputs})
+        types = [x.dtype for x in {b.source for b in inputs}]
+        nbytes = sum((d.compute if across else d).nbytes for d in types)
         if across:
             runs = _run_across(row, [b for b in inputs if b.fast in reduced_axes(row)])
         else:

@@ -14,8 +14,10 @@ Each resource gives a time of its own, as if it were the only limit:
     ring      the same with too few of them under way
     latency   what a block takes alone (waits for memory, exchanges, its own instructions), times
               the rounds of blocks that the multiprocessors hold: bytes in flight by Little's law;
-              waits for other blocks of the grid among it, or, where all blocks run at once and so
-              wait at the same time, on top of everything
+              until all that a block reads is there it has its multiprocessor's share of the
+              bandwidth, which others use in the meantime if there are any; waits for other blocks
+              of the grid among it, or, where all blocks run at once and so wait at the same time,
+              on top of everything
 
 They overlap, but not perfectly: the time is their norm of order `overlap`, plus what a launch and
 its first blocks cost; with narrow accesses to tiles in shared memory, before and behind which
@@ -94,7 +96,11 @@ def cost(work: Work, target: Target) -> Cost:
         ("shared", max(near / SHARED_NBYTES_PER_CLOCK, work.lines / known.lines_per_clock) / chip),
         ("access", access),
         *((("products", work.blocks * by_warps / chip),) if by_warps else ()),
-        ("latency", (alone + (0.0 if is_one_round else met)) * _rounds(work.blocks / running)),
+        (
+            "latency",
+            (alone + (0.0 if is_one_round else met)) * _rounds(work.blocks / running)
+            + _arrival(work, target) / min(1.0, 4 * busy) / resident,
+        ),
     )
     is_tile = bool(work.shared_nbytes) and not work.exchanges + work.lane_exchanges
     if work.product is not None:
@@ -108,6 +114,21 @@ def cost(work: Work, target: Target) -> Cost:
     flight = int(resident * work.threads * work.flight_nbytes)
     gathers = bool(met) and not is_one_round
     return Cost(known.launch_us + us, (*parts, *steps), resident, flight, work.cluster, gathers)
+
+
+def _arrival(work: Work, target: Target) -> float:
+    """Microseconds in which memory brings all that a launch reads, each array once, where the warps
+    of a block wait for each other's loads: none where they exchange nothing, or load for their next
+    trip while they do. A block exchanges when what it reads is there: one alone on its
+    multiprocessor moves nothing from then on until the next one begins, so that both times add up,
+    of several each is at another point. Of 227 draws (one H100, 2026-11-27 and 28) the root mean
+    square of the logarithm of predicted over measured times is 0.107 with it and 0.119 without; of
+    the 74 whose warps exchange 0.159 and 0.183."""
+    if work.walked or not work.exchanges:
+        return 0.0
+    read = (a for a in work.arrays if not (a.is_written or a.by_boxes))
+    nbytes = sum(min(float(a.nbytes), max(*a.requested, a.together)) for a in read)
+    return nbytes / (target.memory_nbytes_per_us * target.calibration.read_share)
 
 
 def held_in_shared_memory(alone: Cost, whole: Cost, target: Target) -> Cost:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int
 from fusewright.core.instructions import CODE
-from fusewright.fusion.ir import Parts, Pointwise, Scan
+from fusewright.fusion.ir import Broadcast, Parts, Pointwise, Scan
 from fusewright.fusion.persistent_rows import nbytes_ahead, registers_of_thread
 from fusewright.memory import Memory
 from fusewright.schedule.graph import Dataflow, Stage
@@ -21,19 +22,30 @@ def registers_of(flow: Dataflow, stages: Sequence[Stage], walk: ReducingWalk) ->
     """32-bit registers of a thread: what it loads stays there while the rest is made, and so does
     what it scans of a run, and has summed of it, while threads exchange; where they do so in a
     loop, the loads of its next trip are under way. What later passes read stays there, too."""
-    words = _held_between_passes(flow, stages) | dict(walk.words)
+    words = _held_between_passes(flow, stages) | dict(walk.words) or _held_for_exchanges(flow)
     held = _held_for_scans(flow)
+    passed, looped = 0, 0
     for s in stages:
         if s.memory is Memory.LOCAL:
             kept = trips(s, s.inline_depth) * s.dtype.nbytes
             for o in reads(s):
-                words[o] = max(words.get(o, 0), -(-kept // 4))
+                before = words.get(o, 0)
+                words[o] = max(before, -(-kept // 4))
                 if held and outer_trips(s) > 1:
                     words[o] = -(-trips(s) // outer_trips(s) * s.dtype.nbytes // 4)
+                passed += words[o] - before if _is_passed_on(flow, s) else 0
+                looped += words[o] - before if outer_trips(s) > 1 else 0
             if s in held:
                 words[s] = _held_elements(flow, s) * -(-s.dtype.compute.nbytes // 4)
-    wanted = CODE.registers + sum(words.values())
+    wanted = CODE.registers + sum(words.values()) - min(passed, max(looped, 0))
     return -(-wanted // REGISTER_UNIT) * REGISTER_UNIT
+
+
+def _is_passed_on(flow: Dataflow, s: Stage) -> bool:
+    """Whether shared memory gets all that a stage loads, before any loop begins: registers of what
+    loops load are the same ones."""
+    readers = flow.consumers(s)
+    return bool(readers) and all(r.memory is Memory.SHARED for r in readers)
 
 
 def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage, int]:
@@ -55,6 +67,40 @@ def _held_between_passes(flow: Dataflow, stages: Sequence[Stage]) -> dict[Stage,
     most = max(sums, key=lambda s: _held_elements(flow, s))
     several = 2 * _held_elements(flow, most) * -(-most.dtype.compute.nbytes // WORD_NBYTES)
     return {largest: words[largest], most: several}
+
+
+def _held_for_exchanges(flow: Dataflow) -> dict[Stage, int]:
+    """The registers of what a thread computes of several results, in loops around what it exchanges
+    of them, and needs again behind that: the exchanges of all results take place together, so that
+    the values of all wait for it.
+
+        for l in 4:  v[l] = ..;  t = sum(v[l])  among threads;  y[l] = v[l] - t      v: 4 registers
+    """
+    behind: dict[Stage, int] = {}  # so many exchanges
+    held: dict[Stage, int] = {}
+    several = _results_in_turns(flow)
+    for s in flow.stages if several else ():
+        before = max((behind[o] for o in s.operands), default=0)
+        behind[s] = before + bool(exchange_threads(flow, s))
+        for v in s.operands:
+            is_made = v.memory is Memory.LOCAL and not (v.is_reduction or v.is_virtual)
+            shared = {x.axis for x in v.loops[: v.inline_depth]} if is_made else set[AxisClass]()
+            is_own = not isinstance(v.op, Broadcast)  # what is repeated is held once
+            if is_own and behind[v] < before and not shared.isdisjoint(several):
+                own = (x for x in v.loops if x.parallel in (Parallel.UNROLL, Parallel.VECTORIZE))
+                held[v] = trips_of(own) * -(-v.dtype.compute.nbytes // WORD_NBYTES)
+    return held
+
+
+def _results_in_turns(flow: Dataflow) -> set[AxisClass]:
+    """The unrolled loops in which threads exchange one of several results."""
+    return {
+        x.axis
+        for s in flow.stages
+        if s.is_reduction and exchange_threads(flow, s)
+        for x in s.loops
+        if x.parallel is Parallel.UNROLL and not flow.graph.depends(x.axis, s.frame.reduced)
+    }
 
 
 def _is_of_columns(flow: Dataflow, s: Stage) -> bool:

@@ -116,9 +116,9 @@ class TileFacts:
     """`rows` rows of `whole` elements, reduced along the axis on which threads compute (`inner`) or
     not, the elements that follow each other along that axis (`run`) and along the other one
     (`others`), and of a word (`word`) of the widest type that lies across. Bytes an element of what
-    lies across and of all that is read; whether anything needs it a second time; whether the
-    length of rows is known; the rows of which a block makes `sums` partial results (`strip`), 0
-    where it makes none."""
+    lies across, and registers of what is computed of all that is read; whether anything needs it a
+    second time; whether the length of rows is known; the rows of which a block makes `sums` partial
+    results (`strip`), 0 where it makes none."""
 
     inner: bool
     whole: int
@@ -127,7 +127,7 @@ class TileFacts:
     others: int
     word: int
     across_nbytes: int
-    read_nbytes: int
+    read_registers: int
     is_read_again: bool
     is_constant: bool
     strip: int = 0
@@ -138,12 +138,12 @@ class TileFacts:
         """The elements of a line of memory."""
         return self.word * LINE_THREADS
 
-    def held_nbytes(self, widths: tuple[int, int]) -> int:
-        """Bytes of registers for an element: of each input, and of what comes across in less than
-        whole registers, until it is in its tile."""
+    def registers_of_element(self, widths: tuple[int, int]) -> int:
+        """Registers for an element: of what passes share of each input, which is computed with, and
+        of what comes across in less than whole registers, until it is in its tile."""
         item = MAX_VECTOR_NBYTES // self.word
         is_narrow = widths[1] * item < REGISTER_NBYTES
-        return self.read_nbytes + (self.across_nbytes * REGISTER_NBYTES // item if is_narrow else 0)
+        return self.read_registers + (self.across_nbytes // item if is_narrow else 0)
 
     def clusters(self, target: Target) -> tuple[int, ...]:
         """Blocks that may share a row, the fewest first."""
@@ -165,16 +165,19 @@ def tiles_of(f: TileFacts, widths: tuple[int, int], target: Target) -> Iterator[
 
 def _whole(f: TileFacts, widths: tuple[int, int], target: Target) -> Iterator[TiledReduction]:
     """Tiles of whole rows, as many side by side as one may have at most: of a block, or, where none
-    holds them, of the smallest cluster for each number of rows."""
+    holds them, of the smallest cluster for each number of rows, those first of which others move
+    data while one waits for its cluster."""
     fars = _sizes(f.side, f.others)
     for far in fars:
         plan = _tile(f, (_padded(f.whole, f.side), far), widths, target, cluster=1)
         if plan is not None:
             yield plan
             return
+    shared: list[TiledReduction] = []
     for far in fars:
         found = [_shared_tile(f, far, cluster, widths, target) for cluster in f.clusters(target)]
-        yield from _one_of([p for p in found if p is not None])
+        shared += _one_of([p for p in found if p is not None])
+    yield from sorted(shared, key=lambda p: p.min_blocks == 1)
 
 
 def _one_of(plans: Sequence[TiledReduction]) -> list[TiledReduction]:
@@ -224,7 +227,7 @@ def _tile(
         if fits and plan.is_even:
             if not is_whole:
                 return plan
-            words = length * far // threads * f.held_nbytes(widths) // REGISTER_NBYTES
+            words = length * far // threads * f.registers_of_element(widths)
             blocks = _blocks_at_once(threads, words if cluster > 1 else 0, held, target)
             if blocks:
                 return replace(plan, min_blocks=blocks)
@@ -262,7 +265,7 @@ def _strip_tile(
     width = widths[0]
     down = f.strip // lines
     vectors = -(-f.whole // (cluster * width))
-    each = lines * width * f.held_nbytes(widths) // REGISTER_NBYTES + (f.sums + 1) * width
+    each = lines * width * f.registers_of_element(widths) + (f.sums + 1) * width
     for trips in range(1, max(STORED_REGISTERS // each, 1) + 1) if down else ():
         for unit in (WARP_SIZE >> k for k in reversed(range(WARP_SIZE.bit_length()))):
             along = _padded(-(-vectors // trips), unit)

@@ -124,7 +124,11 @@ class TiledReductionPlanner:
             others,
             word,
             across_nbytes=sum(x.dtype.nbytes for x in across),
-            read_nbytes=sum(a.tensor.dtype.nbytes for a in accesses if not a.is_write),
+            read_registers=sum(
+                -(-a.tensor.dtype.compute.nbytes // REGISTER_NBYTES)
+                for a in accesses
+                if not a.is_write
+            ),
             is_read_again=is_read_again,
             is_constant=all(constant_value(c.extent) is not None for c in frame.reduced),
             strip=0 if strips is None else strips.width,

@@ -58,6 +58,7 @@ from fusewright.schedule.products import blocks_that_share, boxed_memory
 from fusewright.target import (
     MAX_VECTOR_NBYTES,
     SECTOR_NBYTES,
+    WORD_NBYTES,
 )
 
 OVERLAPPED_TRIPS = 4
@@ -543,4 +544,6 @@ def _is_by_literal(s: Stage) -> bool:
 
 def _is_free(source: DType, to: DType) -> bool:
     """Whether a cast changes nothing in a register."""
+    if source.is_integer and to.is_integer and source.nbytes == to.nbytes >= WORD_NBYTES:
+        return True  # only what reads it tells a sign
     return source.compute is to.compute and to.nbytes >= source.compute.nbytes == to.nbytes
