@@ -1,5 +1,5 @@
-"""Kernels that dispatch formation takes, and that schedules can make: rows counted from words behind
-a pad, sums of small products of one value that meet at several places."""
+"""Kernels that dispatch formation takes, and that schedules can make: rows counted from words
+behind a pad, sums of small products of one value that meet at several places."""
 
 from __future__ import annotations
 
