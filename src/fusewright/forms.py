@@ -176,7 +176,10 @@ def _forms(
         listed.append((moves, more))
     parts = split_results(moves)
     if parts is not moves:
-        listed.append((parts, moves_to_hoist(parts, target)))
+        plain, behind = (moves_to_hoist(parts, target, reductions=r) for r in (False, True))
+        listed.append((parts, plain))
+        if behind != plain:
+            listed.append((parts, behind))
     selected = select_joins(moves)
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
