@@ -54,6 +54,7 @@ from fusewright.fusion.passes.narrow_sums import narrow_sums
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
+from fusewright.fusion.passes.reduce_by_parts import reduce_by_parts
 from fusewright.fusion.passes.reduce_runs import reduce_runs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions, walked_variances
@@ -119,6 +120,7 @@ def chosen_form(
     forms = _forms(moves, simple, target)
     if len(forms[0].formation.groups) > 1:
         forms += _of_terms(moves, target)
+        forms += _by_parts(moves, target)
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
@@ -217,6 +219,14 @@ def _of_terms(moves: Fusion, target: Target) -> list[Form]:
         return []
     forms = _forms(terms, moves_to_hoist(terms, target), target)
     return [replace(f, handicap=f.handicap / target.calibration.kin_margin) for f in forms]
+
+
+def _by_parts(moves: Fusion, target: Target) -> list[Form]:
+    """The fusion with reductions of the parts in which rows are read behind them."""
+    parts = reduce_by_parts(moves)
+    if parts is moves:
+        return []
+    return _forms(parts, moves_to_hoist(parts, target, reductions=True), target)
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:
