@@ -27,6 +27,7 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.least_orders import least_orders
 from fusewright.fusion.orders import Order, Orders, c_order
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.copy_pieces import copy_pieces
 from fusewright.fusion.passes.crop_joins import crop_joins
 from fusewright.fusion.passes.crop_products import crop_products
 from fusewright.fusion.passes.crop_reductions import crop_reductions
@@ -121,6 +122,7 @@ def chosen_form(
     if len(forms[0].formation.groups) > 1:
         forms += _of_terms(moves, target)
         forms += _by_parts(moves, target)
+        forms += _with_copies(moves, target)
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
@@ -227,6 +229,13 @@ def _by_parts(moves: Fusion, target: Target) -> list[Form]:
     if parts is moves:
         return []
     return _forms(parts, moves_to_hoist(parts, target, reductions=True), target)
+
+
+def _with_copies(moves: Fusion, target: Target) -> list[Form]:
+    """The fusion with arguments that are joined with what is reduced of them copied where they are
+    read."""
+    copied = copy_pieces(moves)
+    return [] if copied is moves else _forms(copied, moves_to_hoist(copied, target), target)
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:
