@@ -161,6 +161,17 @@ def test_a_strip_lies_in_a_slot_that_holds_it_at_any_size() -> None:
         assert evaluate(arena.nbytes, {N: n}) == evaluate(arena.lower_bound, {N: n})
 
 
+def test_tensors_of_unrelated_sizes_that_never_meet_lie_in_the_same_bytes() -> None:
+    """Nothing tells which of both is larger, so that no slot holds them."""
+    tensors = [
+        Lifetime("a", M * 4, 0, 1), Lifetime("b", N * 4, 2, 3), Lifetime("c", N * 4, 2, 3)
+    ]  # fmt: skip
+    arena = pack(tensors)
+    for n, m in ((2, 900), (900, 2), (64, 64)):
+        assert_valid(tensors, arena, {N: n, M: m})
+        assert evaluate(arena.nbytes, {N: n, M: m}) == evaluate(arena.lower_bound, {N: n, M: m})
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_lifetimes_of_known_and_symbolic_sizes(seed: int) -> None:
     rng = random.Random(seed)

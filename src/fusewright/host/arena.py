@@ -3,9 +3,10 @@
 Tensors whose sizes are known are strips in time and address: first fit under several orders, the
 lowest peak wins; where that is above what must live at one time, those at the peak are placed
 first. Tensors of symbolic size share slots where one provably fits into the other, and maybe with
-some of known size; slots follow the strips that they may not share. Source of the orders: Pisarchyk
-and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020): by size, by breadth;
-and program order, as TFLite and IREE do.
+some of known size; slots follow the strips that they may not share. Or each lies on top of those
+that it meets, where it is known which of them reaches highest. Source of the orders: Pisarchyk and
+Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020): by size, by breadth; and
+program order, as TFLite and IREE do.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ def pack(tensors: Sequence[Lifetime], conflicts: Conflicts | None = None) -> Are
     fixed = [i for i, t in enumerate(tensors) if isinstance(t.nbytes, Int)]
     slots = _slots(tensors, [i for i in range(len(tensors)) if i not in fixed], test)
     best = _placed(tensors, fixed, slots, test)
-    if fixed and slots:
+    if slots:
         rest, shared = _shared(tensors, fixed, slots, test)
         others = [_placed(tensors, fixed, slots, test, beside=True)]
         others += [_placed(tensors, rest, shared, test, beside=b) for b in (False, True)]
+        stacks = [_stacked(tensors, order, test) for order in _orders_of_stacks(tensors)]
+        others += [x for x in stacks if x is not None]
         best = min((best, *others), key=lambda x: estimate(x.nbytes))
     return replace(best, lower_bound=lower_bound(tensors))
 
@@ -232,6 +235,30 @@ def _shared(
         else:
             rest.append(i)
     return rest, out
+
+
+def _orders_of_stacks(tensors: Sequence[Lifetime]) -> list[list[int]]:
+    """The tensors in program order, and those first that are probably large."""
+    program = list(range(len(tensors)))
+    return [program, sorted(program, key=lambda i: (-estimate(tensors[i].nbytes), i))]
+
+
+def _stacked(tensors: Sequence[Lifetime], order: Sequence[int], test: Conflicts) -> Arena | None:
+    """Each tensor on top of those in front of it with which it conflicts, as high as the others
+    happen to reach. None where it is not known which of those reaches highest."""
+    offsets: dict[int, Expr] = {}
+    total: Expr = ZERO
+    for i in order:
+        start: Expr = ZERO
+        for j in offsets:
+            end = offsets[j] + aligned(tensors[j].nbytes)
+            highest = _larger(start, end) if test(i, j) else start
+            if highest is None:
+                return None
+            start = highest
+        offsets[i] = start
+        total = maximum(total, start + aligned(tensors[i].nbytes))
+    return Arena(tuple(offsets[i] for i in range(len(tensors))), total, ZERO, "stack")
 
 
 def _larger(a: Expr, b: Expr) -> Expr | None:
