@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from fuzz_edges import high_peak, needless_edge
+from tests.fuzz.fuzz_edges import high_peak, needless_edge
 from tests.host.host_runs import random_order
 
 import fusewright as fw
