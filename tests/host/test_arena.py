@@ -172,6 +172,18 @@ def test_tensors_of_unrelated_sizes_that_never_meet_lie_in_the_same_bytes() -> N
         assert evaluate(arena.nbytes, {N: n, M: m}) == evaluate(arena.lower_bound, {N: n, M: m})
 
 
+def test_a_stack_has_room_below() -> None:
+    size = N * M * 4
+    tensors = [
+        *(Lifetime(n, size, a, b) for n, a, b in (("a", 0, 1), ("b", 1, 2), ("c", 2, 5))),
+        *(Lifetime(n, N * 4, a, 5) for n, a in (("d", 3), ("e", 4))),
+    ]
+    arena = pack(tensors)
+    for n, m in ((6, 64), (2, 2), (900, 3)):
+        assert_valid(tensors, arena, {N: n, M: m})
+        assert evaluate(arena.nbytes, {N: n, M: m}) == evaluate(arena.lower_bound, {N: n, M: m})
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_lifetimes_of_known_and_symbolic_sizes(seed: int) -> None:
     rng = random.Random(seed)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bench.layouts import CASES, norm, program_of, scanned
-from bench.layouts import mean as mean_of
+from bench.layouts import CASES, mean as mean_of, norm, program_of, scanned
 
 import fusewright as fw
 from fusewright.report.predicted import timed

@@ -244,21 +244,32 @@ def _orders_of_stacks(tensors: Sequence[Lifetime]) -> list[list[int]]:
 
 
 def _stacked(tensors: Sequence[Lifetime], order: Sequence[int], test: Conflicts) -> Arena | None:
-    """Each tensor on top of those in front of it with which it conflicts, as high as the others
-    happen to reach. None where it is not known which of those reaches highest."""
+    """Each tensor below all those in front of it with which it conflicts, where it fits there, else
+    on top of them, as high as the others happen to reach. None where it is not known which of those
+    reaches highest."""
     offsets: dict[int, Expr] = {}
     total: Expr = ZERO
     for i in order:
-        start: Expr = ZERO
-        for j in offsets:
-            end = offsets[j] + aligned(tensors[j].nbytes)
-            highest = _larger(start, end) if test(i, j) else start
-            if highest is None:
-                return None
-            start = highest
+        size = aligned(tensors[i].nbytes)
+        taken = [
+            (offsets[j], offsets[j] + aligned(tensors[j].nbytes)) for j in offsets if test(i, j)
+        ]
+        start: Expr | None = ZERO
+        if not all(prove(less_equal(size, low)) is True for low, _ in taken):
+            start = _highest([high for _, high in taken])
+        if start is None:
+            return None
         offsets[i] = start
-        total = maximum(total, start + aligned(tensors[i].nbytes))
+        total = maximum(total, start + size)
     return Arena(tuple(offsets[i] for i in range(len(tensors))), total, ZERO, "stack")
+
+
+def _highest(ends: Sequence[Expr]) -> Expr | None:
+    """The largest of some ends, where it is known which that is."""
+    found: Expr | None = ZERO
+    for end in ends:
+        found = None if found is None else _larger(found, end)
+    return found
 
 
 def _larger(a: Expr, b: Expr) -> Expr | None:
