@@ -20,7 +20,6 @@ MORE: dict[str, tuple[int, float, str]] = {
     "25 functions": (2, 1.0, "a kernel reads 24 values"),
     "60 pieces": (3, 1.0, "a kernel reads 24 values"),
     "60 functions": (14, 1.0, "a kernel reads 24 values"),
-    "norm repeated for groups": (2, 1.4, "a result of rows is stored once, and copied"),
     "reflect pad of a softmax": (
         3,
         1.0,

@@ -13,6 +13,7 @@ import fusewright as fw
 from fusewright.core.expr import constant_value
 from fusewright.fusion.ir import Pointwise
 from fusewright.fusion.passes.copy_pieces import copy_pieces
+from fusewright.host.joins import MAX_STORES, is_join
 
 
 def soft(x: Any) -> Any:
@@ -23,6 +24,11 @@ def norm(x: Any) -> Any:
     return fw.nn.rms_norm(x, (x.shape[-1],))
 
 
+def repeated(y: Any, count: int) -> Any:
+    """Each row several times."""
+    return fw.broadcast_to(y[:, None, :], (y.shape[0], count, y.shape[1]))
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "rows beside their norm": lambda x: fw.concat([x, norm(x)], axis=1),
     "rows and their norm, stacked": lambda x: fw.stack([norm(x), x], axis=1),
@@ -30,6 +36,8 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "a function beside a softmax": lambda x: fw.concat([fw.exp(x), soft(x)], axis=1),
     "below each other": lambda x: fw.concat([x * 2, soft(x)], axis=0),
     "a norm twice": lambda x: fw.concat([(y := norm(x)), y], axis=1),
+    "a norm repeated": lambda x: repeated(norm(x), 4),
+    "a norm repeated beside rows": lambda x: fw.concat([repeated(norm(x), 3), x[:, None]], axis=1),
 }
 
 
@@ -69,3 +77,19 @@ def test_copies_are_of_arguments_that_are_reduced_as_they_are() -> None:
         assert copy_pieces(fusion) is fusion
 
 
+@pytest.mark.parametrize(
+    ("count", "columns", "is_stored"),
+    [
+        (MAX_STORES, 64, True),
+        (MAX_STORES + 1, 64, False),
+        (4, 8, True),
+        (4, 12, False),
+        ("n", 64, False),
+    ],
+)
+def test_rows_are_stored_at_few_places_and_in_whole_sectors(
+    count: int | str, columns: int, is_stored: bool
+) -> None:
+    specs = [fw.TensorSpec((40, columns), "float32"), fw.TensorSpec((count,), "float32")]
+    fusion = fw.trace(lambda x, v: repeated(x, v.shape[0]), *specs)
+    assert is_join(fusion.outputs[0]) is is_stored
