@@ -471,6 +471,9 @@ JOINS: dict[str, Program] = {
     "padded softmax": Program(
         lambda x: fw.pad(fw.nn.softmax(x, axis=-1), ((0, 0), (0, 96))), [S((N, 4000), F)]
     ),
+    "reflect pad of a softmax": Program(
+        lambda x: fw.pad(fw.nn.softmax(x, axis=-1), ((1, 1), (2, 2)), mode="reflect"), [X]
+    ),
     "two softmaxes": Program(
         lambda a, b: fw.concat([fw.nn.softmax(a, axis=-1), fw.nn.softmax(b, axis=-1)], axis=1),
         [NARROW, S((N, 2048), F)],

@@ -142,6 +142,10 @@ TWINS: dict[str, Callable[..., Any]] = {
     "gated unit": lambda x: x[:, :2048] * torch.sigmoid(x[:, 2048:]),
     "gated unit of pairs": lambda x: F.silu(x[:, ::2]) * x[:, 1::2],
     "padded softmax": lambda x: F.pad(torch.softmax(x, -1), (0, 96)),
+    "reflect pad of a softmax": lambda x: F.pad(
+        torch.softmax(x, -1)[None], (2, 2, 1, 1), mode="reflect"
+    )[0],
+    "rows with their mean": lambda x: torch.cat([x, x.mean(1, keepdim=True)], 1),
     "two softmaxes": lambda a, b: torch.cat([torch.softmax(a, -1), torch.softmax(b, -1)], 1),
     "rows beside their softmax": lambda x: torch.cat([x, torch.softmax(x, -1)], 1),
     "reversed prefix sums": prefix_from_behind,

@@ -27,6 +27,7 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.least_orders import least_orders
 from fusewright.fusion.orders import Order, Orders, c_order
 from fusewright.fusion.passes.chunk_reductions import chunk_reductions
+from fusewright.fusion.passes.copy_pieces import copy_pieces
 from fusewright.fusion.passes.crop_joins import crop_joins
 from fusewright.fusion.passes.crop_products import crop_products
 from fusewright.fusion.passes.crop_reductions import crop_reductions
@@ -54,6 +55,7 @@ from fusewright.fusion.passes.narrow_sums import narrow_sums
 from fusewright.fusion.passes.nest_reductions import nest_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
+from fusewright.fusion.passes.reduce_by_parts import reduce_by_parts
 from fusewright.fusion.passes.reduce_runs import reduce_runs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions, walked_variances
@@ -120,6 +122,8 @@ def chosen_form(
     forms = _forms(moves, simple, target)
     if len(forms[0].formation.groups) > 1:
         forms += _of_terms(moves, target)
+        forms += _by_parts(moves, target)
+        forms += _with_copies(moves, target)
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
@@ -177,7 +181,10 @@ def _forms(
         listed.append((moves, more))
     parts = split_results(moves)
     if parts is not moves:
-        listed.append((parts, moves_to_hoist(parts, target)))
+        plain, behind = (moves_to_hoist(parts, target, reductions=r) for r in (False, True))
+        listed.append((parts, plain))
+        if behind != plain:
+            listed.append((parts, behind))
     selected = select_joins(moves)
     if selected is not moves:
         listed.append((selected, moves_to_hoist(selected, target, reductions=True)))
@@ -215,6 +222,21 @@ def _of_terms(moves: Fusion, target: Target) -> list[Form]:
         return []
     forms = _forms(terms, moves_to_hoist(terms, target), target)
     return [replace(f, handicap=f.handicap / target.calibration.kin_margin) for f in forms]
+
+
+def _by_parts(moves: Fusion, target: Target) -> list[Form]:
+    """The fusion with reductions of the parts in which rows are read behind them."""
+    parts = reduce_by_parts(moves)
+    if parts is moves:
+        return []
+    return _forms(parts, moves_to_hoist(parts, target, reductions=True), target)
+
+
+def _with_copies(moves: Fusion, target: Target) -> list[Form]:
+    """The fusion with arguments that are joined with what is reduced of them copied where they are
+    read."""
+    copied = copy_pieces(moves)
+    return [] if copied is moves else _forms(copied, moves_to_hoist(copied, target), target)
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from fusewright.axes import paths
 from fusewright.axes.checks import check_graph, check_linear
 from fusewright.axes.classes import AxisClass, AxisGraph, Digit
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
+from fusewright.core.conditions import Less
 from fusewright.core.expr import ONE, Int, Var
 from fusewright.core.substitution import evaluate
 from fusewright.errors import InternalError, ScheduleError
@@ -567,3 +569,30 @@ def test_a_path_is_looked_for_once_whatever_its_loops_are_called(
     path = domain_path(graph, half, [a, b])
     assert path == original(graph, half, [a, b])
     assert len(looked) == 2
+
+
+@pytest.mark.parametrize("left", [-2, 0])
+def test_what_a_row_is_skewed_by_exists_for_some_of_the_rows(graph: AxisGraph, left: int) -> None:
+    """Six of ten rows, `q < 2` of `4*q + i < 8`: those of all are below 10 then, too."""
+    rows, columns = axes(graph, "a", 10, 13)
+    some = graph.resize(rows, Int(left), Int(-4 - left))
+    outer, inner = graph.split(rows, 4)
+    path = covers(graph, [outer, inner, graph.skew(columns, rows, Int(13), 4)], (some, columns))
+    assert not any("< 10" in str(c) for c in path.predicates)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_an_inequality_that_is_implied_holds_wherever_the_other_does(seed: int) -> None:
+    rng = random.Random(seed)
+    q, i = Var("q", 0, 4), Var("i", 0, 5)
+    points = [{q: a, i: b} for a in range(5) for b in range(6)]
+
+    def drawn() -> Less:
+        a, b = (rng.choice([-6, -4, -3, -1, 0, 1, 2, 3, 4]) for _ in range(2))
+        return Less(q * a + i * b, Int(rng.randint(-8, 24)))
+
+    for _ in range(40):
+        strong, weak = drawn(), drawn()
+        if paths._implies(strong, weak):
+            inside = [p for p in points if evaluate(strong.gap, p) >= 0]
+            assert all(evaluate(weak.gap, p) >= 0 for p in inside), (strong, weak)

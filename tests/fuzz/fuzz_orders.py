@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tests.fuzz.fuzz_edges import high_peak, needless_edge
 from tests.host.host_runs import random_order
 
 import fusewright as fw
@@ -297,7 +298,8 @@ def order_problem(program: fw.Program, arrays: Sequence[Any], seed: int, count: 
 
 def problem_of_seed(seed: int, count: int, wrong: Callable[..., str | None]) -> str | None:
     """What is wrong with the program of a seed: its compilation, its values by `wrong`, reads of
-    what nobody wrote, or its values in some of `count` orders."""
+    what nobody wrote, its values in some of `count` orders, an edge that no byte asks for, a peak
+    above the bound."""
     return problem_of(Drawn(seed), seed, count, wrong)
 
 
@@ -313,4 +315,9 @@ def problem_of(drawn: Drawn, seed: int, count: int, wrong: Callable[..., str | N
             result.outputs, drawn.layouts or [None] * len(result.outputs), strict=True
         )
     ]
-    return wrong(program, arrays, outputs) or order_problem(program, arrays, seed, count)
+    return (
+        wrong(program, arrays, outputs)
+        or order_problem(program, arrays, seed, count)
+        or needless_edge(program.host, program.symbol_values(arrays))
+        or high_peak(program.host, program.symbol_values(arrays))
+    )

@@ -138,6 +138,65 @@ def test_symbolic_tensors_share_what_provably_fits() -> None:
     assert arena.offsets[3] not in (arena.offsets[0], arena.offsets[1]), "m may be larger than n"
 
 
+def test_slots_lie_above_the_strips_that_they_meet_only() -> None:
+    """Of four strips one is alive beside the symbolic tensors; the others lie where these were."""
+    tensors = [
+        Lifetime("a", N * 4, 0, 1),
+        Lifetime("b", N * 4, 0, 1),
+        *lives((K, 1, 3), (K, 2, 3), (K, 2, 3), (K, 3, 4)),
+    ]
+    arena = pack(tensors)
+    for n in (2, 64, 65, 1000):
+        assert_valid(tensors, arena, {N: n})
+        assert evaluate(arena.nbytes, {N: n}) == evaluate(arena.lower_bound, {N: n})
+
+
+def test_a_strip_lies_in_a_slot_that_holds_it_at_any_size() -> None:
+    tensors = [
+        Lifetime("a", Int(12), 1, 2), Lifetime("b", N * 12, 2, 4), Lifetime("c", N * 4, 3, 4)
+    ]  # fmt: skip
+    arena = pack(tensors)
+    for n in (2, 64, 1000):
+        assert_valid(tensors, arena, {N: n})
+        assert evaluate(arena.nbytes, {N: n}) == evaluate(arena.lower_bound, {N: n})
+
+
+def test_tensors_of_unrelated_sizes_that_never_meet_lie_in_the_same_bytes() -> None:
+    """Nothing tells which of both is larger, so that no slot holds them."""
+    tensors = [
+        Lifetime("a", M * 4, 0, 1), Lifetime("b", N * 4, 2, 3), Lifetime("c", N * 4, 2, 3)
+    ]  # fmt: skip
+    arena = pack(tensors)
+    for n, m in ((2, 900), (900, 2), (64, 64)):
+        assert_valid(tensors, arena, {N: n, M: m})
+        assert evaluate(arena.nbytes, {N: n, M: m}) == evaluate(arena.lower_bound, {N: n, M: m})
+
+
+def test_a_stack_has_room_below() -> None:
+    size = N * M * 4
+    tensors = [
+        *(Lifetime(n, size, a, b) for n, a, b in (("a", 0, 1), ("b", 1, 2), ("c", 2, 5))),
+        *(Lifetime(n, N * 4, a, 5) for n, a in (("d", 3), ("e", 4))),
+    ]
+    arena = pack(tensors)
+    for n, m in ((6, 64), (2, 2), (900, 3)):
+        assert_valid(tensors, arena, {N: n, M: m})
+        assert evaluate(arena.nbytes, {N: n, M: m}) == evaluate(arena.lower_bound, {N: n, M: m})
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_lifetimes_of_known_and_symbolic_sizes(seed: int) -> None:
+    rng = random.Random(seed)
+    tensors = []
+    for k in range(rng.randint(2, 9)):
+        first = rng.randrange(6)
+        size = rng.choice([Int(K), Int(5 * K), Int(20), N * 4, N * 12, M * 4, N * 4 + 8])
+        tensors.append(Lifetime(f"t{k}", size, first, first + rng.randrange(4)))
+    arena = pack(tensors)
+    for n in (2, 65, 1000):
+        assert_valid(tensors, arena, {N: n, M: rng.randint(2, 900)})
+
+
 def test_a_slot_grows_when_the_next_tensor_is_larger() -> None:
     tensors = [Lifetime("a", N * 4, 0, 1), Lifetime("b", N * 8, 2, 3)]
     arena = pack(tensors)

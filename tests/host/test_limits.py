@@ -14,7 +14,7 @@ from fusewright.fusion.ir import Concat
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.host.form import MAX_RECOMPUTED
 from fusewright.host.groups import MAX_DEPTH, MAX_OPERANDS, MAX_OPS, MAX_REDUCTIONS
-from fusewright.host.place import MAX_STORES
+from fusewright.host.joins import MAX_STORES
 from fusewright.schedule.clone_untied_uses import MAX_CLONES
 
 A = fw.TensorSpec((4, 3), "float32")

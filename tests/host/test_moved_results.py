@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import fusewright as fw
 from fusewright.core.expr import constant_value
-from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Resize
+from fusewright.fusion.ir import Concat, IndexMap, Pointwise, Resize, Tensor
 from fusewright.fusion.passes.index_maps import map_of, turns_of
 from fusewright.fusion.passes.narrow_moves import narrow_moves
 from fusewright.fusion.passes.split_maps import split_results
@@ -26,6 +27,10 @@ def compiled(f: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> fw.Pr
     tolerance = 1e-4 if dtype == "float32" else 1e-2
     np.testing.assert_allclose(found.outputs[0], want, rtol=tolerance, atol=tolerance)
     return program
+
+
+def numel(t: Tensor) -> int:
+    return math.prod(constant_value(n) or 0 for n in t.shape)
 
 
 def rounded(y: Any, axis: int) -> Any:
@@ -154,6 +159,55 @@ def test_results_that_are_moved_run_by_run_are_joins() -> None:
     (joined,) = split_results(fusion).outputs
     assert isinstance(joined.op, Concat)
     assert [constant_value(o.shape[0]) for o in joined.op.operands] == [3, 50]
+
+
+@pytest.mark.parametrize(
+    ("widths", "axis", "sizes"),
+    [
+        (((0, 0), (1, 2)), 1, [1, 67, 2]),
+        (((2, 3), (0, 0)), 0, [2, 53, 3]),
+        (((2, 2), (4, 0)), 1, [4, 67]),
+    ],
+    ids=str,
+)
+def test_borders_of_a_result_are_pieces_beside_all_of_it(
+    widths: tuple[tuple[int, int], ...], axis: int, sizes: list[int]
+) -> None:
+    """`2 1, 0 1 .. 52, 51 50`: the piece in the middle is the whole value."""
+    fusion = traced(lambda x: fw.pad(fw.nn.softmax(x, axis=0), widths, mode="reflect"), "float32")
+    parts = split_results(fusion)
+    (joined,) = parts.outputs
+    assert isinstance(joined.op, Concat) and joined.op.axis == axis
+    assert [constant_value(o.shape[axis]) for o in joined.op.operands] == sizes
+    x = np.random.default_rng(0).standard_normal((53, 67)).astype(np.float32)
+    np.testing.assert_array_equal(fw.evaluate(parts, x)[0], fw.evaluate(fusion, x)[0])
+
+
+BORDERS = [((0, 0), (1, 1)), ((1, 2), (1, 0)), ((2, 1), (3, 4))]
+
+
+@pytest.mark.parametrize("widths", BORDERS, ids=str)
+@pytest.mark.parametrize("mode", ["reflect", "edge", "symmetric", "wrap"])
+def test_the_borders_of_rows_are_not_all_of_them_again(
+    mode: str, widths: tuple[tuple[int, int], ...]
+) -> None:
+    """A softmax is stored in the middle of its pad, and what lies beside it is copied."""
+    specs = [fw.TensorSpec((4096, 4096), "float32")]
+    large = fw.compile(
+        fw.trace(lambda x: fw.pad(fw.nn.softmax(x, axis=-1), widths, mode=mode), *specs)
+    )
+    least = sum(numel(t) * 4 for t in (*large.fusion.inputs, *large.fusion.outputs))
+    assert large.host.stats["bytes_moved"] <= 1.05 * least
+
+
+@pytest.mark.parametrize("widths", BORDERS, ids=str)
+@pytest.mark.parametrize("shape", [(40, 200), (37, 333)], ids=str)
+@pytest.mark.parametrize("mode", ["reflect", "edge", "symmetric", "wrap"])
+def test_padded_rows_are_those_of_the_oracle(
+    mode: str, shape: tuple[int, ...], widths: tuple[tuple[int, int], ...]
+) -> None:
+    compiled(lambda x: fw.pad(fw.nn.softmax(x, axis=-1), widths, mode=mode), shape, "float32")
+    compiled(lambda x: fw.pad(fw.cumulative_sum(x, axis=1), widths, mode=mode), shape, "float32")
 
 
 @pytest.mark.parametrize(

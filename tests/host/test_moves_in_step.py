@@ -11,7 +11,8 @@ import pytest
 
 import fusewright as fw
 from fusewright import driver
-from fusewright.core.expr import constant_value
+from fusewright.core.expr import ZERO, constant_value
+from fusewright.host import move_work as move_work_module
 from fusewright.host.move_work import move_work
 from fusewright.host.moves import THREADS, MoveGrid, Moves, grid_of, move_kernel
 from fusewright.schedule.heuristics.cost import cost
@@ -136,3 +137,11 @@ def test_elements_a_step_apart_are_written_a_warp_at_a_time() -> None:
     (written,) = (a for a in move_work(found[0]).arrays if a.is_written)
     assert written.returns[1] == 6.0  # pairs read and written, of which a third is its own
     assert sum(written.requested) == 3 * written.nbytes
+
+
+def test_a_row_alone_is_moved_once() -> None:
+    """It has no step to another one, and fills the pairs of sectors that it has."""
+    begins = np.zeros(4, np.int64)
+    run = move_work_module._Run(begins, 6, ZERO, 0)
+    ends = move_work_module._joined(begins, begins + 6, [run])
+    assert move_work_module._moved(*ends, 4) == 1.0

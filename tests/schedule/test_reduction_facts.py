@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import fusewright as fw
+from fusewright.core.expr import constant_value
 from fusewright.errors import InternalError, ScheduleError
+from fusewright.schedule.clone_untied_uses import clone_untied_uses
 from fusewright.schedule.graph import Dataflow
 from fusewright.schedule.heuristics.common import by_stride, cache_inputs, merge_all, relate
 from fusewright.schedule.heuristics.reduction import MAX_ALONE, _check_shared_loops
@@ -120,3 +122,18 @@ def test_what_is_held_of_a_row_is_what_stays_between_its_passes(
 def softmax(x: Any) -> Any:
     e = fw.exp(x - fw.max(x, axis=-1, keepdims=True))
     return e / fw.sum(e, axis=-1, keepdims=True)
+
+
+def test_the_reference_has_loops_for_all_rows() -> None:
+    """The first reduction has four of the fifteen rows of the second one."""
+
+    def fn(x):
+        y = x + x
+        some, whole = fw.exp(y[1:]), fw.concat([y, y, x], axis=0)
+        return fw.sum(some, axis=1), fw.max(whole, axis=1)
+
+    flow = flow_of(fn, (5, 8))
+    clone_untied_uses(flow)
+    cache_inputs(flow)
+    first = next(s for s in flow.stages if s.is_reduction)
+    assert [constant_value(s.shape[0]) for s in (first, reference_of(flow))] == [4, 15]

@@ -452,16 +452,14 @@ def _without_implied(conditions: Iterable[Cond]) -> tuple[Cond, ...]:
 def _implies(strong: Cond, weak: Cond) -> bool:
     """Whether one inequality follows from another.
 
-    With gaps `s >= 0` and `w >= 0` and a positive k, `k*w >= s - (k-1)` gives `w > -1`.
+    With gaps `s >= 0` and `w >= 0` and a positive k, `k*w >= s - (k-1)` gives `w > -1`, as
+    `w >= k*s` does: `q < 2` stands for `4*q + i < 8`, which bounds `4*q + i` by 10, too.
     """
     if not isinstance(strong, Less) or not isinstance(weak, Less):
         return False
     s, w = strong.gap, weak.gap
-    for k in _scales(s, w):
-        low = lower_bound(k * w - s + k - 1)
-        if low is not None and low >= 0:
-            return True
-    return False
+    gaps = [k * w - s + k - 1 for k in _scales(s, w)] + [w - k * s for k in _scales(w, s)]
+    return any((low := lower_bound(gap)) is not None and low >= 0 for gap in gaps)
 
 
 def _scales(s: Expr, w: Expr) -> list[Expr]:

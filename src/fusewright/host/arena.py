@@ -2,19 +2,22 @@
 
 Tensors whose sizes are known are strips in time and address: first fit under several orders, the
 lowest peak wins; where that is above what must live at one time, those at the peak are placed
-first. Tensors of symbolic size share slots where one provably fits into the other;
-slots follow the strips. Source of the orders: Pisarchyk and Lee, "Efficient Memory Management for
-Deep Neural Net Inference" (2020): by size, by breadth; and program order, as TFLite and IREE do.
+first. Tensors of symbolic size share slots where one provably fits into the other, and maybe with
+some of known size; slots follow the strips that they may not share. Or each lies on top of those
+that it meets, where it is known which of them reaches highest. Source of the orders: Pisarchyk and
+Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020): by size, by breadth; and
+program order, as TFLite and IREE do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
 
 from fusewright.core.atoms import maximum
 from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import ZERO, Expr, Int, as_expr, ceildiv, constant_value
+from fusewright.core.substitution import estimate
 
 ARENA_ALIGNMENT = 256
 
@@ -55,12 +58,16 @@ def pack(tensors: Sequence[Lifetime], conflicts: Conflicts | None = None) -> Are
 
     test = conflicts or meet
     fixed = [i for i, t in enumerate(tensors) if isinstance(t.nbytes, Int)]
-    symbolic = [i for i, t in enumerate(tensors) if not isinstance(t.nbytes, Int)]
-    offsets: dict[int, Expr] = {}
-    order, strips, peak = _pack_fixed(tensors, fixed, test)
-    offsets |= {i: Int(o) for i, o in strips.items()}
-    end = _pack_symbolic(tensors, symbolic, test, Int(peak), offsets)
-    return Arena(tuple(offsets[i] for i in range(len(tensors))), end, lower_bound(tensors), order)
+    slots = _slots(tensors, [i for i in range(len(tensors)) if i not in fixed], test)
+    best = _placed(tensors, fixed, slots, test)
+    if slots:
+        rest, shared = _shared(tensors, fixed, slots, test)
+        others = [_placed(tensors, fixed, slots, test, beside=True)]
+        others += [_placed(tensors, rest, shared, test, beside=b) for b in (False, True)]
+        stacks = [_stacked(tensors, order, test) for order in _orders_of_stacks(tensors)]
+        others += [x for x in stacks if x is not None]
+        best = min((best, *others), key=lambda x: estimate(x.nbytes))
+    return replace(best, lower_bound=lower_bound(tensors))
 
 
 def aligned(nbytes: Expr) -> Expr:
@@ -77,14 +84,40 @@ def lower_bound(tensors: Sequence[Lifetime]) -> Expr:
     return most
 
 
+def _placed(
+    tensors: Sequence[Lifetime],
+    fixed: Sequence[int],
+    slots: Sequence[_Slot],
+    test: Conflicts,
+    *,
+    beside: bool = False,
+) -> Arena:
+    """Tensors of known size as strips, slots above those that conflict with a tensor of one; with
+    `beside` these strips lie lowest."""
+    near = {i for i in fixed if any(test(i, j) for slot in slots for j in slot.members)}
+    order, strips, peak = _pack_fixed(tensors, fixed, test, near if beside else set())
+    offsets: dict[int, Expr] = {i: Int(o) for i, o in strips.items()}
+    end = as_expr(max((strips[i] + _known_size(tensors[i]) for i in near), default=0))
+    for slot in slots:
+        offsets |= dict.fromkeys(slot.members, end)
+        end = end + aligned(slot.room)
+    total = end if prove(less_equal(Int(peak), end)) is True else maximum(Int(peak), end)
+    return Arena(tuple(offsets[i] for i in range(len(tensors))), total, ZERO, order)
+
+
 # --- known sizes --------------------------------------------------------------------------------
 
 
+def _known_size(t: Lifetime) -> int:
+    """The bytes of a tensor of known size, aligned."""
+    return constant_value(aligned(t.nbytes)) or 0
+
+
 def _pack_fixed(
-    tensors: Sequence[Lifetime], chosen: list[int], test: Conflicts
+    tensors: Sequence[Lifetime], chosen: Sequence[int], test: Conflicts, low: Set[int]
 ) -> tuple[str, dict[int, int], int]:
-    """The winning order, the offsets, the peak."""
-    sizes = {i: constant_value(aligned(tensors[i].nbytes)) or 0 for i in chosen}
+    """The winning order, the offsets, the peak. Those of `low` come first in every order."""
+    sizes = {i: _known_size(tensors[i]) for i in chosen}
 
     def breadth(i: int) -> int:
         steps = {t.first for t in tensors if t.meets(tensors[i])}
@@ -103,13 +136,14 @@ def _pack_fixed(
     least = constant_value(lower_bound([tensors[i] for i in chosen])) or 0
     best: tuple[str, dict[int, int], int] | None = None
     for name, key in orders:
-        offsets, peak = _first_fit(sorted(chosen, key=key), sizes, test)
+        by_key = sorted(chosen, key=key)
+        offsets, peak = _first_fit(sorted(by_key, key=lambda i: i not in low), sizes, test)
         if best is None or peak < best[2]:
             best = (name, offsets, peak)
         if peak == least:
             break
     assert best is not None
-    if best[2] == least or len(chosen) > MAX_BREADTH:
+    if best[2] == least or low or len(chosen) > MAX_BREADTH:
         return best
     return _peak_first(best, sizes, test, least)
 
@@ -160,28 +194,82 @@ def _first_fit(
 # --- symbolic sizes -----------------------------------------------------------------------------
 
 
-def _pack_symbolic(
-    tensors: Sequence[Lifetime],
-    chosen: list[int],
-    test: Conflicts,
-    start: Expr,
-    offsets: dict[int, Expr],
-) -> Expr:
-    """Fills `offsets` with slots laid one after the other from `start`; returns the end."""
-    slots: list[tuple[Expr, list[int]]] = []
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Room for the largest of some tensors, none of which conflict."""
+
+    room: Expr
+    members: tuple[int, ...]
+
+
+def _slots(tensors: Sequence[Lifetime], chosen: Sequence[int], test: Conflicts) -> list[_Slot]:
+    """Tensors of symbolic size, those together that follow each other and of which the larger one
+    is known."""
+    slots: list[_Slot] = []
     for i in chosen:
         size = tensors[i].nbytes
-        for k, (room, members) in enumerate(slots):
-            larger = _larger(room, size)
-            if larger is not None and not any(test(i, j) for j in members):
-                slots[k] = (larger, [*members, i])
+        for k, slot in enumerate(slots):
+            larger = _larger(slot.room, size)
+            if larger is not None and not any(test(i, j) for j in slot.members):
+                slots[k] = _Slot(larger, (*slot.members, i))
                 break
         else:
-            slots.append((size, [i]))
-    for room, members in slots:
-        offsets |= dict.fromkeys(members, start)
-        start = start + aligned(room)
-    return start
+            slots.append(_Slot(size, (i,)))
+    return slots
+
+
+def _shared(
+    tensors: Sequence[Lifetime], fixed: Sequence[int], slots: Sequence[_Slot], test: Conflicts
+) -> tuple[list[int], list[_Slot]]:
+    """Tensors of known size in slots that hold them at any size of the call; what is left, and the
+    slots."""
+    rest: list[int] = []
+    out = list(slots)
+    for i in fixed:
+        size = aligned(tensors[i].nbytes)
+        for k, slot in enumerate(out):
+            fits = prove(less_equal(size, aligned(slot.room))) is True
+            if fits and not any(test(i, j) for j in slot.members):
+                out[k] = _Slot(slot.room, (*slot.members, i))
+                break
+        else:
+            rest.append(i)
+    return rest, out
+
+
+def _orders_of_stacks(tensors: Sequence[Lifetime]) -> list[list[int]]:
+    """The tensors in program order, and those first that are probably large."""
+    program = list(range(len(tensors)))
+    return [program, sorted(program, key=lambda i: (-estimate(tensors[i].nbytes), i))]
+
+
+def _stacked(tensors: Sequence[Lifetime], order: Sequence[int], test: Conflicts) -> Arena | None:
+    """Each tensor below all those in front of it with which it conflicts, where it fits there, else
+    on top of them, as high as the others happen to reach. None where it is not known which of those
+    reaches highest."""
+    offsets: dict[int, Expr] = {}
+    total: Expr = ZERO
+    for i in order:
+        size = aligned(tensors[i].nbytes)
+        taken = [
+            (offsets[j], offsets[j] + aligned(tensors[j].nbytes)) for j in offsets if test(i, j)
+        ]
+        start: Expr | None = ZERO
+        if not all(prove(less_equal(size, low)) is True for low, _ in taken):
+            start = _highest([high for _, high in taken])
+        if start is None:
+            return None
+        offsets[i] = start
+        total = maximum(total, start + size)
+    return Arena(tuple(offsets[i] for i in range(len(tensors))), total, ZERO, "stack")
+
+
+def _highest(ends: Sequence[Expr]) -> Expr | None:
+    """The largest of some ends, where it is known which that is."""
+    found: Expr | None = ZERO
+    for end in ends:
+        found = None if found is None else _larger(found, end)
+    return found
 
 
 def _larger(a: Expr, b: Expr) -> Expr | None:

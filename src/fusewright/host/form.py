@@ -122,6 +122,7 @@ class _Former:
         if self._join_makers(t, slice(1)):
             return
         if isinstance(t.op, Concat):
+            self._join_pieces(t)
             self._store_parts(t)
         if self._join_makers(t, slice(1, None)):
             return
@@ -131,8 +132,12 @@ class _Former:
                 self._alone(t)
 
     def _makes(self, t: Tensor) -> bool:
-        """Whether an op, with the views that it reads through, is a kernel."""
+        """Whether an op, with the views that it reads through, is a kernel. A join of what one
+        kernel makes computes nothing of it again: its pieces are stored where they end up."""
         views, sources = self._views(t)
+        makers = {self.group_of(o) for o in sources}
+        if isinstance(t.op, Concat) and len(makers) == 1 < len(sources) and None not in makers:
+            return self._try([], [], [*views, t], self._next()) is None
         return self._try_reading([], [], sources, [*views, t], self._next()) is None
 
     def _store_multiplied(self, t: Tensor) -> None:
@@ -193,6 +198,24 @@ class _Former:
             if p not in chosen
             for o in p.sources
         )
+
+    def _join_pieces(self, join: Tensor) -> None:
+        """Joins kernels that make pieces of a join and read the same tensor, if one reduces: none
+        that reduces makes the join, and one that only computes by element would take it without.
+
+            k1: a = 2 * x;  k2: b = softmax(x);  k3: concat(a, b)   ->   k1: a, b;  k2: concat(a, b)
+        """
+        makers = [g for o in join.op.operands if (g := self._maker(o)) is not None]
+        for a, b in pairwise(dict.fromkeys(sorted(makers, key=lambda g: g.number))):
+            shared = next((o for o in a.sources if o in b.sources and o.shape), None)
+            if shared is not None and bool(a.reductions) != bool(b.reductions):
+                self._join(a, b, shared)
+
+    def _maker(self, t: Tensor) -> FusionGroup | None:
+        """The group that makes a value, or what it is a view of."""
+        while t not in self.home and is_view(t):
+            (t,) = t.op.operands
+        return self.group_of(t)
 
     def _store_parts(self, join: Tensor) -> None:
         """Lets kernels store the parts that joins read of values that nobody else reads: these can

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from fusewright.core.expr import ONE, ZERO, add, mul
+from fusewright.core.expr import ONE, ZERO, add, as_expr, constant_value, mul
 from fusewright.fusion.ir import (
     Broadcast,
     Concat,
@@ -24,6 +26,10 @@ from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.host.groups import only_units
 from fusewright.host.subspans import Moving, Range, Subspan, natural
+from fusewright.target import SECTOR_NBYTES
+
+MAX_STORES = 8
+"""Places that a kernel writes one value to; what is joined more often is copied."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,10 +53,25 @@ def is_join(t: Tensor) -> bool:
             return True
         case Pointwise(fn="copy"):
             return True
-        case Broadcast() | Permute():
+        case Broadcast():
+            return keeps_order(t) or _is_repeated(t)
+        case Permute():
             return keeps_order(t)
         case _:
             return False
+
+
+def _is_repeated(t: Tensor) -> bool:
+    """Whether a broadcast has its operand at a few places, and what lies behind the axes that
+    repeat it is a run of whole sectors, so that storing each is as good as storing one."""
+    assert isinstance(t.op, Broadcast)
+    operand = t.op.operands[0]
+    pairs = zip(t.op.axes, t.shape, strict=True)
+    axes = [k for k, (a, n) in enumerate(pairs) if n != (ONE if a is None else operand.shape[a])]
+    counts = [constant_value(t.shape[k]) or MAX_STORES + 1 for k in axes]
+    run = math.prod(constant_value(n) or 1 for n in t.shape[max(axes, default=-1) + 1 :])
+    is_run = run * t.dtype.nbytes % SECTOR_NBYTES == 0
+    return bool(axes) and math.prod(counts) <= MAX_STORES and is_run
 
 
 def keeps_order(t: Tensor) -> bool:
@@ -89,6 +110,8 @@ def pieces(t: Tensor, site: Subspan, members: set[Tensor]) -> Iterator[JoinPiece
             yield from pieces(t.op.operands[0], site.permuted(inverse), members)
         case Pointwise():
             yield from pieces(t.op.operands[0], site, members)
+        case Broadcast() if not keeps_order(t):
+            yield from _repeated(t.op, site, members)
         case _:
             operand = t.op.operands[0]
             inside = site.reshaped(operand.shape)
@@ -114,6 +137,19 @@ def _block(op: Insert, site: Subspan) -> JoinPiece:
     start = tuple((k, op.start[k]) for k in op.moving)
     places = tuple(natural(p) for p in op.operands[2:])
     return JoinPiece(replace(site.part(ranges), moving=Moving(places, start)), block)
+
+
+def _repeated(op: Broadcast, site: Subspan, members: set[Tensor]) -> Iterator[JoinPiece]:
+    """The operand, at each place of the axes that repeat it."""
+    (operand,) = op.operands
+    shape = [ONE if a is None else operand.shape[a] for a in op.axes]
+    axes = [k for k, (m, n) in enumerate(zip(shape, site.shape, strict=True)) if m != n]
+    for place in itertools.product(*(range(constant_value(site.shape[k]) or 0) for k in axes)):
+        at = dict(zip(axes, place, strict=True))
+        part = site.part([(as_expr(at.get(k, 0)), n) for k, n in enumerate(shape)])
+        inside = part.reshaped(operand.shape)
+        assert inside is not None, "axes of size one have no strides to disagree with"
+        yield from pieces(operand, inside, members)
 
 
 def _padded(op: Resize, site: Subspan, members: set[Tensor]) -> Iterator[JoinPiece]:

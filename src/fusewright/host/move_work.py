@@ -153,7 +153,7 @@ def _visits(moves: Moves, grid: MoveGrid) -> Iterator[float]:
 def _joined(begins: Points, ends: Points, runs: list[_Run]) -> tuple[Points, Points]:
     """A run of a row with those of other parts in front of it and behind it, and where it has all
     of a row, with the rows around it."""
-    row = estimate(runs[0].step)
+    row = max(1, estimate(runs[0].step))  # a row alone has no step
     for _ in runs:
         for r in runs:
             if (r.begins == ends).all():

@@ -22,15 +22,20 @@ from fusewright.fusion.sizes import nbytes_estimate
 from fusewright.host.form import Formation, connected
 from fusewright.host.groups import is_view
 from fusewright.host.ir import JoinPieces
-from fusewright.host.joins import JoinPiece, is_join, is_part, pieces, site_in_source, source_of
+from fusewright.host.joins import (
+    MAX_STORES,
+    JoinPiece,
+    is_join,
+    is_part,
+    pieces,
+    site_in_source,
+    source_of,
+)
 from fusewright.host.moves import Move, Moves
 from fusewright.host.segment import stored_values
 from fusewright.host.subspans import LAUNCH_NBYTES, Subspan, natural
 
 OWN = "a kernel of the program's own reads or makes it, in memory of its own"
-MAX_STORES = 8
-"""Places that a kernel writes one value to; what is joined more often is copied."""
-
 Group: TypeAlias = tuple[Tensor, ...]
 
 

@@ -21,13 +21,14 @@ from fusewright.schedule.edits import edit
 from fusewright.schedule.graph import Dataflow, Stage
 
 MAX_CLONES = 64
+"""Clones that compute. Those that only move values are addresses, and there may be more of them."""
 
 
 @edit("clone_untied_uses")
 def clone_untied_uses(flow: Dataflow) -> int:
     """Gives readers that are not tied to what they read a cone of their own: clones of the cheap
     values behind it that others read too. Before any loop is transformed: the axis graph is built
-    again. Returns the number of clones."""
+    again. Returns the number of clones that compute."""
     clones = 0
     tried: set[tuple[Stage, int]] = set()
     while clones < MAX_CLONES:
@@ -49,13 +50,13 @@ def clone_untied_uses(flow: Dataflow) -> int:
         cone = _cone(flow, *use)
         if cone:
             _clone(flow, cone, *use)
-            clones += len(cone)
+            clones += sum(not moves_data(p.op) for p in cone)
     return clones
 
 
 def _own_coordinates(flow: Dataflow) -> int:
     """Gives every reader of a coordinate, or of one that is moved, one of its own; the number of
-    clones."""
+    clones, moves among them."""
     count = 0
     coordinates: dict[Stage, list[Stage]] = {}
     for s in flow.stages:

@@ -391,8 +391,12 @@ class Dataflow:
         self.graph.register_domain(stage.frame.domain)
 
     def retie(self) -> None:
-        """Ties again whatever is not tied yet and brings every stored class to normal form."""
-        ranked = sorted(self.stages, key=lambda s: _tie_rank(s.op))
+        """Ties again whatever is not tied yet and brings every stored class to normal form. Of ties
+        of one kind those come first that read what no reader can make again for itself: one that is
+        refused costs a clone then, and not the kernel."""
+        late = self._behind_reductions()
+        is_cheap = {s: late.isdisjoint(s.operands) for s in self.stages}
+        ranked = sorted(self.stages, key=lambda s: (_tie_rank(s.op), is_cheap[s]))
         first = next((k for k, s in enumerate(ranked) if isinstance(s.op, Parts)), len(ranked))
         for s in ranked[:first]:
             self._tie(s)
@@ -401,6 +405,14 @@ class Dataflow:
             self._tie(s)
         for s in self.stages:
             self._normalise(s)
+
+    def _behind_reductions(self) -> set[Stage]:
+        """The results of reductions, scans, sorts and products, and what is computed of them."""
+        found: set[Stage] = set()
+        for s in self.stages:
+            if isinstance(s.op, Reduce | Scan | Sort | MatMul) or not found.isdisjoint(s.operands):
+                found.add(s)
+        return found
 
     def _tie_alike(self, stages: Sequence[Stage]) -> None:
         """Lets cuts of several axes in the same parts have these in common, where what they cut has

@@ -75,9 +75,11 @@ def split_results(fusion: Fusion) -> Fusion:
     """Joins the pieces of moved results of reductions and scans, which their kernel then stores
     where they end up, as it makes them.
 
-    rewrite:  roll(scan(x), k, axis)  ->  concat(scan(x)[n-k:], scan(x)[:n-k])
-    checks:   few pieces along one axis, all forward, which read each place once; nothing else
-              needs the value, nor a reduction what is moved
+    rewrite:  roll(scan(x), k, axis)           ->  concat(scan(x)[n-k:], scan(x)[:n-k])
+              pad(softmax(x), 1, "reflect")    ->  concat(y[:, 1:2], y, y[:, n-2:n-1])
+                                                   y = pad(softmax(x), 1, "reflect") along the rows
+    checks:   few pieces along the last axis that is moved, all forward, or most of it in one that
+              is; nothing else needs the value, nor a reduction what is moved
     order:    as another form of the fusion, whose predicted time decides: a kernel that holds lines
               in shared memory reads them at other places
     """
@@ -87,19 +89,58 @@ def split_results(fusion: Fusion) -> Fusion:
         if not isinstance(t.op, IndexMap) or t in needed or t.op.operands[0] not in made:
             return None
         source, by = operands[0], map_of(t)
-        if by is None or len(uses[t.op.operands[0]]) > 1 or source.shape != by.shape:
+        if by is None or len(uses[t.op.operands[0]]) > 1 or len(source.shape) != len(by.shape):
             return None
         changed = [a for a, (e, c) in enumerate(zip(by.index, by.at, strict=True)) if e != c]
-        extent = constant_value(by.shape[changed[0]]) if len(changed) == 1 else None
+        extent = constant_value(by.shape[changed[-1]]) if changed else None
         if extent is None or not 1 < extent <= MAX_EXTENT:
             return None
-        (axis,) = changed
-        pieces = pieces_of(by.index[axis], by.at[axis], extent)
-        if pieces is None or any(p.step != 1 for p in pieces):
+        axis = changed[-1]
+        pieces = _forward_first(pieces_of(by.index[axis], by.at[axis], extent) or [])
+        if not pieces or not _run_forward(pieces):
             return None
+        if len(changed) > 1:
+            source, by = _moved_but(source, by, axis), _along(by, axis)
         return build.concat([_piece(source, by, axis, axis, p) for p in pieces], axis)
 
     return rebuild(fusion, replace)
+
+
+def _moved_but(source: Tensor, by: Map, axis: int) -> Tensor:
+    """What a map reads along all axes but one, of which it takes every place."""
+    shape = tuple(source.shape[axis] if k == axis else n for k, n in enumerate(by.shape))
+    at = build.coordinates(shape)
+    places = dict(zip(by.at, at, strict=True))
+    index = [at[k] if k == axis else substitute(e, places) for k, e in enumerate(by.index)]
+    return moved(source, Map(shape, at, tuple(index)))
+
+
+def _along(by: Map, axis: int) -> Map:
+    """A map along one of its axes alone, of what the others have moved already."""
+    return Map(by.shape, by.at, tuple(by.index[k] if k == axis else c for k, c in enumerate(by.at)))
+
+
+def _run_forward(pieces: list[SteppedRun]) -> bool:
+    """Whether all pieces run forward, or one that does is at least half of what is read."""
+    longest = max((p.size for p in pieces if p.step == 1), default=0)
+    return all(p.step == 1 for p in pieces) or 2 * longest >= sum(p.size for p in pieces)
+
+
+def _forward_first(pieces: list[SteppedRun]) -> list[SteppedRun]:
+    """Pieces of which those that run forward begin as early as they can:
+
+    3 2 1 0, 1 2 3 ..    ->    3 2 1, 0 1 2 3 ..
+    """
+    out: list[SteppedRun] = []
+    for p in pieces:
+        last = out[-1] if out else None
+        if last is not None and p.step == 1 and 1 < last.size < p.size:
+            end = last.first + (last.size - 1) * last.step
+            if end == p.first - 1:
+                out[-1] = SteppedRun(last.start, last.size - 1, last.first, last.step)
+                p = SteppedRun(p.start - 1, p.size + 1, end, 1)
+        out.append(p)
+    return out
 
 
 def _of_reductions(fusion: Fusion) -> set[Tensor]:

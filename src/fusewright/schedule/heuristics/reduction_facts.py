@@ -7,6 +7,7 @@ from typing import NamedTuple, cast
 
 from fusewright.axes.classes import AxisClass
 from fusewright.axes.contiguity import Fit
+from fusewright.axes.cover import covers
 from fusewright.axes.frames import Pinned
 from fusewright.core.expr import Int, constant_value
 from fusewright.core.substitution import estimate
@@ -37,10 +38,16 @@ ANYWHERE = frozenset((Fit.WORDS, Fit.CUT, Fit.TAKEN, Fit.PIECES))
 
 
 def reference_of(flow: Dataflow) -> Stage:
-    for s in flow.stages:
-        if s.is_reduction:
+    """The first reduction by whose loops all others come: one of some of the rows of another one
+    has no loops for the rest. The first of all where none does."""
+    reductions = [s for s in flow.stages if s.is_reduction]
+    if not reductions:
+        raise InternalError("a reduction schedule for a group without reductions")
+    graph = flow.graph
+    for s in reductions:
+        if all(covers(graph, s.frame.domain, r.frame.domain) for r in reductions):
             return s
-    raise InternalError("a reduction schedule for a group without reductions")
+    return reductions[0]
 
 
 def is_inner(reference: Stage) -> bool:
