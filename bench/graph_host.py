@@ -1,4 +1,6 @@
-"""Host time of a whole graph of torch.compile, as JSON: `python -m bench.graph_host`.
+"""Host time of a whole graph of torch.compile: `python -m bench.graph_host`.
+
+Prints one line for each graph as soon as it is measured; `--out` writes all figures as JSON.
 
 Without a GPU, host tensors stand for those of a device, and a driver that does nothing for CUDA's
 (bench/stand_in.py): what is left of a call is the interpreter, torch's dispatch, and torch's own
@@ -9,10 +11,12 @@ Method: layers of a small decoder, forward and, with `--backward`, the step back
 thread around batches of calls of the graph's function on the tensors that torch gave it; the least
 of several batches. Beside it the same graph as torch writes its calls out, node by node, and the
 operators that are left to torch, called one after the other on the same tensors as overloads of
-`torch.ops`, with and without views. What the graph takes beyond those that compute is ours.
-Last, what the function itself calls, of each kind alone: launches, what writes their parameters,
-allocations (each with its release), views, and operators of torch by the functions that it takes
-for them.
+`torch.ops`, with and without views. What the graph takes beyond those that compute is ours, and
+what operators take longer in a graph, where their results live on, than one after the other.
+`us_ours_a_launch` is ours alone: the function with the results of torch's operators played back,
+less what playing back takes. Last, what the function itself calls, of each kind alone: launches,
+what writes their parameters, allocations (each with its release), views, and operators of torch by
+the functions that it takes for them.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ import argparse
 import contextlib
 import functools
 import importlib
+import itertools
 import json
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -175,35 +181,70 @@ def _all(calls: Calls) -> None:
         target(*args, **kwargs)
 
 
-def pieces(one: Seen) -> tuple[dict[str, Calls], list[Any]]:
-    """What the graph's function calls, by kind, and all that it makes meanwhile: launches are given
-    addresses of that, which must stay. Nothing where no function is written."""
+@dataclass
+class Pieces:
+    """What the function of a graph calls, by kind, and all that it makes meanwhile: launches are
+    given addresses of that, which must stay. `operators`: the results of torch's operators in the
+    order of calls."""
+
+    call: Callable[[list[Any]], Any] | None = None
+    names: dict[str, Any] = field(default_factory=dict)
+    by_kind: dict[str, Calls] = field(default_factory=dict)
+    operators: list[Any] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def played_back(self) -> Any:
+        """Has the function take the results of one call for what torch's operators compute; gives a
+        function that takes all of them, as the function does."""
+        results = itertools.cycle(self.operators)
+
+        def play(*_: Any, **__: Any) -> Any:
+            return next(results)
+
+        def play_all() -> None:
+            for _ in self.operators:
+                play(None, None)
+
+        played = {n: play for n, value in self.names.items() if _is_operator(n, value)}
+        with mock.patch.dict(self.names, played):
+            yield play_all
+
+
+def pieces(one: Seen) -> Pieces:
+    """The pieces of a graph's function. None where no function is written."""
     written = one.report.call and one.report.call.written
     if not written:
-        return {}, []
-    function: Any = written.call
-    names: dict[str, Any] = function.__globals__
-    found: dict[str, Calls] = {k: [] for k in KINDS}
-    kept: list[Any] = []
+        return Pieces()
+    names: dict[str, Any] = written.call.__globals__
+    by_kind: dict[str, list[Any]] = {k: [] for k in KINDS}
+    found = Pieces(written.call, names, by_kind)
 
-    def noting(calls: list[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
-            calls.append((function, args, kwargs))
-            kept.append(function(*args, **kwargs))
-            return kept[-1]
+            by_kind[kind].append((function, args, kwargs))
+            found.kept.append(function(*args, **kwargs))
+            if kind == "operators":
+                found.operators.append(found.kept[-1])
+            return found.kept[-1]
 
         return noted
 
     wrapped = {
-        name: noting(found[kind], value)
+        name: noting(kind, value)
         for name, value in names.items()
         if callable(value) and (kind := _kind(name)) is not None
     }
     with torch.no_grad():
         one.run(list(one.args))  # a thread's first call is another one; backward has one of its own
         with mock.patch.dict(names, wrapped):
-            kept.append(written.call(list(one.args)))
-    return found, kept
+            found.kept.append(written.call(list(one.args)))
+    return found
+
+
+def _is_operator(name: str, value: Any) -> bool:
+    """Whether a global name of a graph's function stands for an operator of torch."""
+    return callable(value) and _kind(name) == "operators"
 
 
 def _kind(name: str) -> str | None:
@@ -227,44 +268,68 @@ def batch_us(call: Callable[[], object], count: int, wait: Callable[[], None]) -
     return spent / count * 1e6
 
 
-def measured(one: Seen, wait: Callable[[], None]) -> dict[str, Any]:
+def measured(one: Seen, wait: Callable[[], None], rounds: int) -> dict[str, Any]:
     """The figures of one graph."""
     noting = Noting(one.module)
-    noting.run(*one.args)
+    with torch.no_grad():
+        noting.run(*one.args)
     calls = noting.calls
-
     working = [c for c in calls if c[0] not in VIEWS]
+    own = pieces(one)
     ways = {
         "graph": lambda: one.run(list(one.args)),
         "nodes": lambda: one.module.forward(list(one.args)),
         "torch": lambda: _all(calls),
         "working": lambda: _all(working),
+        **{k: functools.partial(_all, called) for k, called in own.by_kind.items()},
     }
-    own, kept = pieces(one)
-    for kind, called in own.items():
-        ways[kind] = functools.partial(_all, called)
-    best = dict.fromkeys(ways, float("inf"))
+    best = dict.fromkeys((*ways, "ours", "playing"), float("inf"))
+
+    def take(name: str, way: Callable[[], object]) -> None:
+        best[name] = min(best[name], batch_us(way, 20, wait))
+
     with torch.no_grad():
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, way in ways.items():
-                best[name] = min(best[name], batch_us(way, 20, wait))
-    del kept
+                take(name, way)
+            if own.call is not None:
+                with own.played_back() as playing:
+                    take("ours", ways["graph"])
+                    take("playing", playing)
     launches = sum(
         len(r.fused.program(*_of(r, noting)).launches) for r in one.report.regions if r.fused
     )
+    is_written = own.call is not None
     return {
         "graph": one.report.name,
         "regions": len(one.report.regions),
         "launches": launches,
+        "us_ours_a_launch": _a_launch(best["ours"] - best["playing"], launches, is_written),
         "torch_operators": len(calls),
         "us": round(best["graph"], 1),
         "us_node_by_node": round(best["nodes"], 1),
         "views_among_them": len(calls) - len(working),
         "us_of_torch_operators_alone": round(best["torch"], 1),
         "us_of_those_without_views": round(best["working"], 1),
-        "us_beyond_these_a_launch": round((best["graph"] - best["working"]) / launches, 2),
-        "pieces": {k: {"calls": len(c), "us": round(best[k], 1)} for k, c in own.items()},
+        "us_beyond_these_a_launch": _a_launch(best["graph"] - best["working"], launches),
+        "pieces": {k: {"calls": len(c), "us": round(best[k], 1)} for k, c in own.by_kind.items()},
     }
+
+
+def _a_launch(us: float, launches: int, is_known: bool = True) -> float | None:
+    """Microseconds a launch; None where nothing was launched, or it is not known."""
+    return round(us / launches, 2) if launches and is_known else None
+
+
+def line(figures: Mapping[str, Any]) -> str:
+    """The figures of one graph in a line."""
+    parts = "; ".join(f"{k} {p['calls']} in {p['us']}" for k, p in figures["pieces"].items())
+    return (
+        f"{figures['graph']}: {figures['us_ours_a_launch']} us a launch are ours, "
+        f"{figures['us_beyond_these_a_launch']} beyond torch's computing operators; "
+        f"{figures['launches']} launches, {figures['us']} us in all, "
+        f"{figures['us_node_by_node']} node by node; {parts}"
+    )
 
 
 def _of(region: Any, noting: Noting) -> list[Any]:
@@ -280,6 +345,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("host", "cuda"), default="host")
     parser.add_argument("--backward", action="store_true", help="a step of training")
     parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--out", type=Path, help="a file for all figures, as JSON")
     arguments = parser.parse_args()
     on_host = arguments.device == "host"
     os.environ["FUSEWRIGHT_CACHE"] = "0"
@@ -289,23 +356,22 @@ def main() -> None:
     place = "cpu" if on_host else "cuda"
     model = Decoder(arguments.layers).to(place)
     tokens = torch.randint(0, WORDS, (2, LENGTH), device=place)
+    found: list[dict[str, Any]] = []
     with stand_in(IdleDriver()) if on_host else contextlib.nullcontext():
         target = "sm_90a" if on_host else None
-        seen = graphs_of(model, tokens, backward=arguments.backward, target=target)
         wait = (lambda: None) if on_host else torch.cuda.synchronize
-        found = [measured(one, wait) for one in seen]
-    print(
-        json.dumps(
-            {
-                "graphs": found,
-                "layers": arguments.layers,
-                "device": torch.cuda.get_device_name() if not on_host else "a driver that is idle",
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-            },
-            indent=1,
-        )
-    )
+        for one in graphs_of(model, tokens, backward=arguments.backward, target=target):
+            found.append(measured(one, wait, arguments.rounds))
+            print(line(found[-1]), flush=True)
+    figures = {
+        "graphs": found,
+        "layers": arguments.layers,
+        "device": torch.cuda.get_device_name() if not on_host else "a driver that is idle",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

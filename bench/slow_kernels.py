@@ -20,16 +20,14 @@ import torch
 
 from bench.stand_in import IdleDriver, stand_in
 from bench.zoo import Architecture, Inputs, in_dtype, loss_of, without_dropout
-from fusewright.driver import compile
 from fusewright.frontends.torch import saving
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.dynamo import parts_to_fuse
 from fusewright.frontends.torch.known_masks import tell_known_masks
-from fusewright.frontends.torch.model_times import fusion_of
+from fusewright.frontends.torch.model_times import program_of
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.region import GraphPart
 from fusewright.frontends.torch.upsampling import derived_whole
-from fusewright.program import Program
 from fusewright.report.predicted import bytes_us, timed
 
 TIMES = 2.0
@@ -123,11 +121,6 @@ def _slow_of(part: GraphPart, side: str, count: int, target: str) -> Iterator[Sl
     total = sum(t.us for t in times)
     if total > REGION_TIMES * least + LAUNCH_US * len(times):
         yield Slow(f"{part.name}, {len(times)} launches", side, count, total, least, operators)
-
-
-def program_of(part: GraphPart, target: str) -> Program:
-    """What a region is compiled to for the sizes of its example values."""
-    return compile(fusion_of(part), target=target)
 
 
 def found_in(

@@ -64,6 +64,19 @@ def test_regions_take_as_long_as_their_bytes() -> None:
     assert large > 3 * small and nbytes / 5e6 < large < nbytes / 2e6
 
 
+def test_results_lie_as_torch_lays_them() -> None:
+    """Images whose channels stand last are read and written so: no tile is turned on the way."""
+    times: list[float] = []
+    for order in (torch.contiguous_format, torch.channels_last):
+        torch.compiler.reset()
+        x = torch.randn(8, 64, 64, 64).to(memory_format=order)
+        found = explain(lambda x: torch.exp(x) + torch.sin(x), x, options={"cpu": "torch"})
+        (row,) = found.times("sm_90a")[0][1]
+        assert row.launches == 1
+        times.append(row.us or 0.0)
+    assert times[0] == times[1]
+
+
 def test_a_page_names_every_row(tmp_path: Path) -> None:
     found = report(64, 32)
     page = found.to_html(tmp_path / "model.html").read_text()

@@ -46,7 +46,7 @@ from fusewright.host.groups import (
     own_problem,
     union,
 )
-from fusewright.host.products import has_products, is_reading, view_of
+from fusewright.host.products import is_reading, view_of
 from fusewright.host.read_stored import (
     functions_between,
     needed_of,
@@ -272,10 +272,12 @@ class _Former:
         between = self._between(chosen, far)
         if between and self._try(chosen, producers, [*between, *items], number) is None:
             return None
-        again = self._recomputed(far)
+        near = {*sources, *(x for g in chosen for x in g.sources)}
+        again = self._recomputed(far, near)
         if again:
-            read = [self.group_of(o) for o in far if o not in again]
-            needed = [p for p in producers if p in chosen or p in read]
+            left = [o for t in (*again, *items) for o in t.op.operands if o not in again]
+            read = dict.fromkeys(p for o in left if (p := self.group_of(o)) is not None)
+            needed = [p for p in (*producers, *read) if p in chosen or p in read]
             if self._try(chosen, needed, self._in_order([*again, *items]), number) is None:
                 return None
         return self._try(chosen, producers, items, number)
@@ -296,14 +298,15 @@ class _Former:
     def _in_order(self, tensors: list[Tensor]) -> list[Tensor]:
         return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
 
-    def _recomputed(self, sources: list[Tensor]) -> list[Tensor]:
-        """What a kernel computes again instead of reading it from another kernel: short chains of
-        functions of inputs, where they read no more bytes than the value's trips to memory, which
-        then need not be stored. Inputs that are much smaller than it are found in a cache."""
+    def _recomputed(self, sources: list[Tensor], near: Set[Tensor]) -> list[Tensor]:
+        """What a kernel that reads some tensors anyway computes again instead of reading it from
+        another kernel: short chains of functions of inputs, and of results that are stored in any
+        case, where they read no more bytes than the value's trips to memory, which then need not be
+        stored. Inputs that are much smaller than it are found in a cache."""
         out: list[Tensor] = []
         for o in sources:
-            chain, own = self._chain(o), nbytes_estimate(o)
-            large = sum(n for n in _read_by(chain) if n * SMALL > own)
+            chain, own = self._chain(o, near), nbytes_estimate(o)
+            large = sum(n for n in self._read_by(chain).values() if n * SMALL > own)
             if chain and o not in self.fusion.outputs and large <= STORED_TRIPS * own:
                 out += chain
             else:
@@ -311,14 +314,14 @@ class _Former:
         return out
 
     def _widened(self, o: Tensor) -> list[Tensor]:
-        """The functions of single elements from a product's result, or what is computed of it, to a
-        wider value: the narrow one is stored, in fewer bytes.
+        """The functions of single elements from what another kernel makes to a wider value: the
+        narrow one is stored, in fewer bytes.
 
         k1: y = a @ b, s = float32(y);  k2: softmax(s)   ->   k1: y;  k2: softmax(float32(y))
         """
         g = self.group_of(o)
         found: list[Tensor] = []
-        if g is None or not has_products(g.members) or o in self.fusion.outputs:
+        if g is None or o in self.fusion.outputs:
             return []
         t = o
         while isinstance(t.op, Pointwise) and not has_more_ops(found, MAX_RECOMPUTED):
@@ -331,13 +334,16 @@ class _Former:
                 return found if self.group_of(t) is g else []
         return []
 
-    def _chain(self, o: Tensor) -> list[Tensor]:
-        """The ops between inputs and a value, if they are few and elementwise, views or moves."""
+    def _chain(self, o: Tensor, near: Set[Tensor]) -> list[Tensor]:
+        """The ops between a value and inputs, or results that are dearer to compute again than to
+        read, if they are few and elementwise, views or moves."""
         found: dict[Tensor, None] = {}
         stack = [o]
         while stack:
             t = stack.pop()
             if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
+                continue
+            if t is not o and self._is_read_cheaper(t, near):
                 continue
             is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap | Concat) or is_view(t)
             if is_alone(t) or not is_cheap:
@@ -347,6 +353,28 @@ class _Former:
                 return []
             stack.extend(t.op.operands)
         return list(found)
+
+    def _is_read_cheaper(self, t: Tensor, near: Set[Tensor]) -> bool:
+        """Whether a result, which is stored in any case, is fewer bytes than what it is a function
+        of, without what the reader reads anyway.
+
+        k1: y = a + b + c, sum(y);  k2: exp(a + b + c)   ->   k1: y, sum(y);  k2: exp(y)
+        """
+        if t not in self.fusion.outputs or t not in self.home:
+            return False
+        read = self._read_by(self._chain(t, near))
+        return nbytes_estimate(t) < sum(n for o, n in read.items() if o not in near)
+
+    def _read_by(self, chain: Sequence[Tensor]) -> dict[Tensor, int]:
+        """The bytes that some ops read of each tensor that is stored before them, at most all of
+        it."""
+        read: dict[Tensor, int] = {}
+        for t in chain:
+            for o in dict.fromkeys(t.op.operands):
+                if isinstance(o.op, Input) or (o in self.home and o not in chain):
+                    more = numel_estimate(t.shape) * o.dtype.nbytes
+                    read[o] = min(nbytes_estimate(o), read.get(o, 0) + more)
+        return read
 
     def _views(self, t: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The views between an op and the values that are stored, operands first, and those."""
@@ -558,17 +586,6 @@ def connected(tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         parts = [p for p in parts if p not in near]
         parts.append([t, *(x for p in near for x in p)])
     return [tuple(sorted(p, key=lambda t: order[t])) for p in parts]
-
-
-def _read_by(chain: Sequence[Tensor]) -> list[int]:
-    """For each input of some ops the bytes that they read of it, at most all of it."""
-    read: dict[Tensor, int] = {}
-    for t in chain:
-        for o in dict.fromkeys(t.op.operands):
-            if isinstance(o.op, Input):
-                more = numel_estimate(t.shape) * o.dtype.nbytes
-                read[o] = min(nbytes_estimate(o), read.get(o, 0) + more)
-    return list(read.values())
 
 
 def _choices(producers: list[FusionGroup]) -> list[list[FusionGroup]]:

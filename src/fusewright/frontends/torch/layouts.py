@@ -21,6 +21,12 @@ def axis_order(tensor: Any) -> tuple[int, ...] | None:
     return (*(a for a in range(len(sizes)) if a not in long), *order)
 
 
+def axis_orders(nodes: Sequence[Any]) -> list[tuple[int, ...] | None]:
+    """The axes from slow to fast of what each node of a graph gives, as its example value has
+    them: how regions that make them are to lay them."""
+    return [axis_order(n.meta["val"]) for n in nodes]
+
+
 def odd_strides(tensor: Any) -> tuple[int, ...] | None:
     """The strides of a dense tensor of plain sizes, if it is empty, or if those of its axes of size
     1 are not the ones that a new tensor in its axis order has. They address nothing, but torch

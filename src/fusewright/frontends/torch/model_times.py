@@ -17,10 +17,12 @@ from typing import Any
 
 from fusewright.driver import compile as compile_fusion
 from fusewright.frontends.torch.calls import hint, tensors_of
+from fusewright.frontends.torch.layouts import axis_orders
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.region import GraphPart
 from fusewright.fusion.ir import Fusion, TensorSpec
 from fusewright.fusion.trace import trace
+from fusewright.program import Program
 from fusewright.report.predicted import serial_us, timed
 from fusewright.target import Target, mma_per_clock
 
@@ -60,11 +62,18 @@ def _of_regions(equal: Sequence[GraphPart], target: Target) -> PartTime:
     names = dict.fromkeys(str(n.target).split(".")[-2] for n in part.owned if "." in str(n.target))
     operators = ", ".join(names)
     try:
-        program = compile_fusion(fusion_of(part), target=target.arch)
+        program = program_of(part, target.arch)
         times = timed(program)
     except Exception as e:  # such a region is torch's, as its failures say
         return PartTime(part.name, operators, count, None, None, f"{type(e).__name__}: {e}")
     return PartTime(part.name, operators, count, count * len(times), count * serial_us(times))
+
+
+def program_of(part: GraphPart, target: str) -> Program:
+    """What a region is compiled to for the sizes of its example values, its results laid as those
+    are. Raises what tracing and compiling raise."""
+    orders = axis_orders(part.outputs)
+    return compile_fusion(fusion_of(part), target=target, out_layouts=orders)
 
 
 def fusion_of(part: GraphPart) -> Fusion:

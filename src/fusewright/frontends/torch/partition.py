@@ -128,9 +128,10 @@ def _is_cheaper_late(
     node: Any, target: int, depth: Mapping[Any, int], level: Mapping[Any, int]
 ) -> bool:
     """Whether no more has to be stored for a later region than the node's result, and not much more
-    has to be kept that nobody else reads then."""
+    has to be kept that nobody else reads then. A few bytes cost nothing: what is subtracted from
+    all of an image is as many numbers as it has channels."""
     read = node.all_input_nodes
-    stored = sum(nbytes(p.meta.get("val")) for p in read if whole(p) in level)
+    stored = sum(nbytes(p.meta.get("val")) for p in read if whole(p) in level and _is_large(p))
     kept = sum(nbytes(p.meta.get("val")) for p in read if not _is_alive(p, node, target, depth))
     own = nbytes(node.meta["val"])
     return stored <= own and kept <= _KEPT * own

@@ -17,7 +17,7 @@ from fusewright.frontends.fuse import Fused
 from fusewright.frontends.stored_programs import Wanted
 from fusewright.frontends.torch.calls import call_text, hint, trace_node, type_text
 from fusewright.frontends.torch.control_calls import call_graphs, operator_text
-from fusewright.frontends.torch.layouts import axis_order, odd_strides
+from fusewright.frontends.torch.layouts import axis_orders, odd_strides
 from fusewright.frontends.torch.library import fx, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.oracle import OracleCall
@@ -346,7 +346,7 @@ def _by_size(
 
     _set_signature(traced, part.name, len(part.inputs))
     if by_oracle:
-        return OracleCall(traced, _orders(part))
+        return OracleCall(traced, axis_orders(part.outputs))
     return _fused(traced, part, options, kernels, on_host=on_host)
 
 
@@ -396,21 +396,16 @@ def _fused(
     dynamic: Mapping[str | int, Sequence[int]] | None = None,
 ) -> Fused:
     device = "sim" if on_host else "cuda"
-    layouts = _orders(part)
     return Fused(
         traced,
         target=options.target,
         device=device,
-        out_layouts=layouts,
+        out_layouts=axis_orders(part.outputs),
         dynamic=dynamic,
         kernels=kernels,
         float32_matmul="ieee" if on_host else float32_matmul(),
         stored=not options.tune,
     )
-
-
-def _orders(part: GraphPart) -> list[tuple[int, ...] | None]:
-    return [axis_order(n.meta["val"]) for n in part.outputs]
 
 
 def _set_signature(fn: Any, name: str, count: int) -> None:
