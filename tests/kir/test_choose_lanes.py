@@ -243,3 +243,12 @@ def test_ranges_of_lanes_are_asked_for_at_their_ends() -> None:
     """A row that begins and ends anywhere takes two comparisons, not two for each lane."""
     some = somewhere((less(-1, EVEN - 30), less(EVEN - 30, 40)), V, range(8))
     assert str(some).count("<") == 2
+
+
+def test_lanes_of_a_buffer_that_begins_inside_of_a_word_are_one_vector_from_the_first_on() -> None:
+    for alignment, count in ((16, 2), (2, 1)):
+        a = access(8 * T - V + 9, alignment=alignment, may_begin_anywhere=True)
+        order = order_of_lanes(a)
+        assert order is not None and order.places == (9, 8, 7, 6, 5, 4, 3, 2)
+        words = choose_words(a, order)
+        assert [w.first for w in words] == ([0, 8] if count == 2 else [2])

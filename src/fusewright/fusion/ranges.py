@@ -70,13 +70,10 @@ def _range_of(t: Tensor, known: Mapping[Tensor, Range]) -> Range | None:
 
 def _hull(ranges: list[Range | None]) -> Range | None:
     """What lies in one of several ranges."""
-    lows, highs = [], []
-    for r in ranges:
-        if r is None:
-            return None
-        lows.append(r[0])
-        highs.append(r[1])
-    return (min(lows), max(highs)) if lows else None
+    known = [r for r in ranges if r is not None]
+    if not known or len(known) < len(ranges):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
 
 
 def _computed(fn: str, operands: list[Range | None]) -> Range | None:

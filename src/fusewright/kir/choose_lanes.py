@@ -184,13 +184,14 @@ def order_of_lanes(a: LaneAccess) -> Order | None:
 
 def choose_words(a: LaneAccess, order: Order) -> tuple[Vector, ...]:
     """The words that the lanes of a read are taken out of, each read where one of its lanes exists.
-    What is in front of the first lane and behind the last one may lie outside of the buffer."""
+    What is in front of the first lane and behind the last one may lie outside of the buffer. Where
+    the buffer begins inside of a word they are cut out of words anyway, from the first lane on."""
     assert a.lane is not None
     itemsize, alignment, width = a.buffer.dtype.nbytes, a.buffer.alignment, order.width
     is_word = order.is_aligned and alignment % (width * itemsize) == 0
     moving = any(a.lane in variables(c) for c in a.conditions)
     found: list[Vector] = []
-    for first in range(0, order.span, width):
+    for first in range(0 if is_word else min(order.places), order.span, width):
         own = [k for k, at in enumerate(order.places) if first <= at < first + width]
         if not own:
             continue
