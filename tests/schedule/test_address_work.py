@@ -1,4 +1,4 @@
-"""What the lanes of vectors take that are cut out of words is counted, once for windows that meet."""
+"""What cuts lanes of vectors out of words is counted, once for windows that meet."""
 
 from __future__ import annotations
 
