@@ -35,7 +35,7 @@ class CodeCounts:
         literal_division      of integers of so many bytes by a literal: a product of which the high
                               half counts, and for a remainder another product; of long ones shifts
                               and a sign, too
-        cut                   of a vector that is cut out of two words, at a place that is not known:
+        cut                   of a vector cut out of two words, at a place that is not known:
                               where it begins, the second word, and what shifts both
         block_exchange        of a reduction across the warps of a block: five shuffles and
                               operations, partial results through memory
