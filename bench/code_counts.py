@@ -77,7 +77,16 @@ def counted(target: str) -> dict[str, float]:
         divided = kernel_of(lambda x: x // 7, x, target=target)
         each = (count(divided) - count(plain)) / elements(plain, SIZE)
         found[f"literal_division_{nbytes}"] = each + 1
-    return found | reductions(target)
+    return found | {"cut": cut(target)} | reductions(target)
+
+
+def cut(target: str) -> float:
+    """Instructions to cut a vector out of two words."""
+    shape, dtype = (ROWS, 321), "float16"
+    whole = kernel_of(lambda x: -x, fw.TensorSpec(shape, dtype), target=target)
+    cut = kernel_of(lambda x: -x, fw.TensorSpec(shape, dtype, alignment=2), target=target)
+    vectors = elements(cut, math.prod(shape)) / 8
+    return (count(cut) - count(whole)) / vectors
 
 
 def reductions(target: str) -> dict[str, float]:

@@ -83,6 +83,20 @@ CASES: list[tuple[str, Callable[..., Any], list[fw.TensorSpec], float, int]] = [
         0.5,
         2,
     ),
+    (
+        "a triangle of rolled rows",
+        lambda x: fw.roll(fw.nn.gelu(fw.tril(x)), 5, axis=-1),
+        [S((24, 8, 50257), "float16")],
+        0.58,
+        1,
+    ),
+    (
+        "an odd number of columns that lie across, flipped",
+        lambda x: fw.exp(fw.flip(x, axis=0)),
+        [S((1833655, 67), "bfloat16", strides=(1, 1833655))],
+        0.75,
+        1,
+    ),
 ]
 
 
@@ -121,6 +135,9 @@ def _numel(t: Any) -> Any:
         ),
         (halves_exchanged, [S((7, 9, 335), "float32")]),
         (lambda x: fw.roll(halves_exchanged(x), 1, axis=1), [S((3, 5, 7, 333), "float32")]),
+        (lambda x: fw.roll(fw.tril(x), 5, axis=-1), [S((3, 8, 5025), "float32")]),
+        # whose blocks, and not threads, differ in the index of a load under a condition
+        (lambda x: (fw.sum(x, axis=1), fw.sum(x, axis=(0, 2, 3))), [S((1, 2, 2, 8192), "float32")]),
     ],
 )
 def test_results_are_those_of_the_oracle(

@@ -50,6 +50,7 @@ from fusewright.fusion.passes.merge_steps import merge_steps
 from fusewright.fusion.passes.move_rematerialisable import move_rematerialisable
 from fusewright.fusion.passes.name_parts import name_parts
 from fusewright.fusion.passes.narrow_moves import narrow_moves
+from fusewright.fusion.passes.narrow_positions import narrow_positions
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.narrow_sums import narrow_sums
 from fusewright.fusion.passes.nest_reductions import nest_reductions
@@ -483,11 +484,9 @@ def _by_rows(joined: Fusion, target: Target) -> list[Fusion]:
 def _joined(moves: Fusion, hoisted: frozenset[Tensor], target: Target) -> Fusion:
     """The fusion with the chosen moves hoisted, and no wide joins."""
     read = own_outputs(fold_moves(hoist_moves(moves, hoisted)), before=moves)
-    small = cse(move_rematerialisable(split_maps(cse(read))))
-    return cut_joins(
-        reduce_runs(prepare_products(store_in_longer_rows(small, target), target), MAX_OPERANDS),
-        MAX_OPERANDS,
-    )
+    small = cse(narrow_positions(move_rematerialisable(split_maps(cse(read)))))
+    products = prepare_products(store_in_longer_rows(small, target), target)
+    return cut_joins(reduce_runs(products, MAX_OPERANDS), MAX_OPERANDS)
 
 
 def _in_parts(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fusewright.axes.contiguity import holds_throughout
 from fusewright.core.conditions import TRUE, Cond, equal, less, less_equal, substitute_condition
 from fusewright.core.expr import Expr, Int, Var, constant_value, mod
 from fusewright.core.substitution import substitute
@@ -243,3 +244,51 @@ def test_ranges_of_lanes_are_asked_for_at_their_ends() -> None:
     """A row that begins and ends anywhere takes two comparisons, not two for each lane."""
     some = somewhere((less(-1, EVEN - 30), less(EVEN - 30, 40)), V, range(8))
     assert str(some).count("<") == 2
+
+
+def test_lanes_of_a_buffer_that_begins_inside_of_a_word_are_one_vector_from_the_first_on() -> None:
+    for alignment, count in ((16, 2), (2, 1)):
+        a = access(8 * T - V + 9, alignment=alignment, may_begin_anywhere=True)
+        order = order_of_lanes(a)
+        assert order is not None and order.places == (9, 8, 7, 6, 5, 4, 3, 2)
+        words = choose_words(a, order)
+        assert [w.first for w in words] == ([0, 8] if count == 2 else [2])
+
+
+@pytest.mark.parametrize("size", [8, 9, 13, 40])
+def test_the_ends_of_lanes_tell_of_places_in_rows(size: int) -> None:
+    """Conditions on the place of a lane in its row, at every place that a vector may begin at."""
+    start, lane = Var("s", 0, 3 * size), Var("v", 0, 7)
+    place = mod(start + lane, size)
+    for bound in range(-1, size + 2):
+        sides = less(place, bound), less_equal(bound, place)
+        for c in sides:
+            each = [substitute_condition(c, {lane: k}) for k in range(8)]
+            throughout = holds_throughout(c, lane)
+            some = somewhere((c,), lane, range(8))
+            for at in range(3 * size + 1):
+                known = [substitute_condition(x, {start: at}) == TRUE for x in each]
+                assert (substitute_condition(throughout, {start: at}) == TRUE) == all(known)
+                assert (substitute_condition(some, {start: at}) == TRUE) == any(known)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 3), (2, 9), (3, 9), (5, 13), (11, 13), (4, 5)])
+def test_a_short_run_of_places_may_lie_between_the_ends(low: int, high: int) -> None:
+    start, lane = Var("s", 0, 39), Var("v", 0, 7)
+    place = mod(start + lane, 13)
+    run = (less_equal(low, place), less(place, high))
+    some = somewhere(run, lane, range(8))
+    for at in range(40):
+        exists = any(low <= (at + k) % 13 < high for k in range(8))
+        assert (substitute_condition(some, {start: at}) == TRUE) == exists
+    assert len(str(some)) < 150 or high - low < 7
+
+
+def test_a_pad_of_long_rows_looks_at_the_ends_of_a_vector() -> None:
+    row = mod(T * 8 + V, 103)
+    a = access(8 * T + V - 3, less_equal(3, row), ROW, may_lack=True, may_begin_anywhere=True)
+    (found,) = vectors(a)
+    assert str(found.predicate).count("%") <= 2
+    for t in range(13):
+        exists = any(holds(a.conditions_at(k), t) for k in range(8))
+        assert not exists or holds(found.predicate, t)

@@ -227,7 +227,8 @@ def test_a_move_that_interleaves_asks_for_each_sector_several_times() -> None:
 
 def test_addresses_that_divide_take_instructions() -> None:
     """A roll of short rows of elements that fill registers finds the place of each anew, one of
-    smaller elements finds those of a vector's first and last one."""
+    smaller elements puts vectors together of the ends of two rows, on both sides of the roll: 148
+    machine instructions for the 33 of a sum, 3.0 times as many of float32 (NVRTC 13.0)."""
 
     def times(dtype: str) -> float:
         odd, _ = counted(lambda x: fw.roll(x, 5, axis=1), ((1 << 18, 31), dtype))
@@ -235,7 +236,8 @@ def test_addresses_that_divide_take_instructions() -> None:
         per = [w.instructions * w.threads * w.blocks for w in (odd, flat)]
         return per[0] / per[1]
 
-    assert times("float32") > 2.5 > times("float16") > 1.5
+    assert 3.5 > times("float32") > 2.5
+    assert times("float16") == pytest.approx(148 / 33, rel=0.1)
 
 
 def test_an_integer_is_divided_by_a_literal_in_a_few_instructions() -> None:

@@ -13,6 +13,7 @@ import pytest
 import fusewright as fw
 from fusewright.finish import finish
 from fusewright.forms import prepare
+from fusewright.fusion.ir import Input
 from fusewright.kernel import Kernel
 from fusewright.schedule.edits import calls_of
 from fusewright.schedule.graph import Dataflow
@@ -64,6 +65,22 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
         (T((6, 77, 512), "float32"), T((6, 512, 77), "float32")),
     ),
     "turned and copied": (lambda x: fw.permute_dims(x, (1, 0)), (T((11, 8192), "int16"),)),
+    "turned by its strides": (
+        lambda x: fw.exp(x * 0.01),
+        (T((1024, 243), "bfloat16", strides=(1, 1024)),),
+    ),
+    "turned and flipped": (
+        lambda x: fw.flip(x, axis=0) * 2,
+        (T((1024, 243), "float16", strides=(1, 1024)),),
+    ),
+    "turned and flipped along lines": (
+        lambda x: abs(fw.flip(x, axis=1)),
+        (T((512, 77), "float32", strides=(1, 512)),),
+    ),
+    "odd columns, flipped and stored": (
+        lambda x: fw.flip(x, axis=0),
+        (T((1023, 11), "bfloat16", strides=(1, 1023)),),
+    ),
     "two tables": (
         lambda x, y, i: fw.take(x, i, axis=1, mode="fill") - fw.take(y, i, axis=1, mode="fill"),
         (T((64, 300), "float32"), T((64, 200), "float32"), T((256,), "int32")),
@@ -98,7 +115,10 @@ def arrays_of(fusion: fw.Fusion) -> list[Any]:
     made: list[Any] = []
     for t in fusion.inputs:
         low = -400 if t.dtype.name.startswith("int") else 0
-        made.append(rng.integers(low, 400, [int(str(n)) for n in t.shape]).astype(t.dtype.numpy))
+        x = rng.integers(low, 400, [int(str(n)) for n in t.shape]).astype(t.dtype.numpy)
+        assert isinstance(t.op, Input)
+        is_turned = len(x.shape) > 1 and str(t.op.strides[0]) == "1"
+        made.append(np.asfortranarray(x) if is_turned else x)
     return made
 
 
@@ -138,15 +158,16 @@ def test_threads_with_a_place_of_several_lines_load_its_index_once() -> None:
 
 
 def test_lines_that_stand_across_are_moved_in_vectors_of_both_sides() -> None:
-    for k in kernels_of(fusion_of("turned")):
+    names = ("turned", "turned by its strides", "turned and flipped")
+    for k in (k for name in names for k in kernels_of(fusion_of(name))):
         text = str(k.ir)
-        assert text.count("[0..8] = load x[") == text.count(" = load x[")
+        assert 0 < text.count("[0..8] = load x[") == text.count(" = load x[")
         stores = [x for x in text.splitlines() if " store t" in x and "_s[" not in x]
         assert stores and all("[0..8]" in x for x in stores)
 
 
 def test_logs_replay() -> None:
-    for name in ("columns", "elements", "turned"):
+    for name in ("columns", "elements", "turned", "turned and flipped"):
         fusion = fusion_of(name)
         for c in listed(fusion):
             assert isinstance(c, Candidate)

@@ -18,17 +18,20 @@ from fusewright.core.conditions import (
     Or,
     Truth,
     all_of,
+    less,
     substitute_condition,
 )
 from fusewright.core.expr import (
     KEPT,
     ZERO,
     Expr,
+    Mod,
     Var,
     as_expr,
     constant_value,
     is_multiple,
     mod,
+    parts_of,
     variables,
 )
 from fusewright.core.substitution import substitute
@@ -196,12 +199,67 @@ def _is_constant_less(gap: Expr, within: Var, width: int) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class RowSide:
+    """A condition on the place that a lane has in its row, of rows of `size` places of which each
+    lane has the next one: it holds from a place on, or in front of a place, `bound`."""
+
+    rest: Mod
+    size: int
+    bound: int
+    is_from: bool
+
+    @property
+    def is_always(self) -> bool:
+        """Whether it holds for all of a row."""
+        return self.bound <= 0 if self.is_from else self.bound >= self.size
+
+
+def row_side(c: Cond, lane: Var, count: int) -> RowSide | None:
+    """What a condition asks of the places of `count` lanes, which are in two rows at most; None for
+    conditions of another kind."""
+    if not isinstance(c, Less):
+        return None
+    gap = c.left - c.right
+    constant, terms = parts_of(gap)
+    if len(terms) != 1 or abs(terms[0].coefficient) != 1 or len(terms[0].atoms) != 1:
+        return None
+    (rest,) = terms[0].atoms
+    size = constant_value(rest.denominator) if isinstance(rest, Mod) else None
+    if not isinstance(rest, Mod) or size is None or size < count:
+        return None
+    if lane in variables(rest.numerator - lane):
+        return None
+    is_from = terms[0].coefficient < 0
+    return RowSide(rest, size, constant + 1 if is_from else -constant, is_from)
+
+
+def is_met_at_an_end(conditions: Sequence[Cond], lane: Var, count: int) -> bool:
+    """Whether conditions that hold for one of `count` lanes hold for the first or for the last one:
+    they ask for a run of places in each row, and the run is too long to lie between the two."""
+    sides = [row_side(c, lane, count) for c in conditions]
+    known = [s for s in sides if s is not None]
+    if not known or len(known) < len(sides) or len({s.rest for s in known}) > 1:
+        return False
+    low = max((s.bound for s in known if s.is_from), default=0)
+    high = min((s.bound for s in known if not s.is_from), default=known[0].size)
+    return min(high, known[0].size) - max(low, 0) >= count - 1
+
+
 def holds_throughout(c: Cond, lane: Var) -> Cond:
     """A condition under which `c` holds for every value of `lane`, and without which it fails for
-    one of them."""
+    one of them. Of the places of rows one end tells: where a row ends between the lanes, places
+    begin anew."""
     if lane not in variables(c) or lane.upper is None:
         return c
     low, high = (substitute_condition(c, {lane: end}) for end in (lane.lower, lane.upper))
+    count = constant_value(lane.upper - lane.lower + 1)
+    side = None if count is None else row_side(c, lane, count)
+    if side is not None and count is not None:
+        end = high if side.is_from else low
+        if side.is_always or not isinstance(end, Less):
+            return low
+        return less(end.left + (count - 1), end.right)
     if isinstance(c, Less):
         gap = c.left - c.right
         for coefficient in (1, -1):

@@ -37,6 +37,8 @@ class CodeCounts:
         literal_division      of integers of so many bytes by a literal: a product of which the high
                               half counts, and for a remainder another product; of long ones shifts
                               and a sign, too
+        cut                   of a vector cut out of two words, at a place that is not known:
+                              where it begins, the second word, and what shifts both
         block_exchange        of a reduction across the warps of a block: five shuffles and
                               operations, partial results through memory
         lanes_exchange        of one between lanes of a warp beside its steps, each a shuffle and an
@@ -73,6 +75,7 @@ class CodeCounts:
     start: float
     access: float
     literal_division: Mapping[int, float]
+    cut: float
     block_exchange: float
     lanes_exchange: float
     registers: int
@@ -97,6 +100,7 @@ CODE = CodeCounts(
     start=24,
     access=4,
     literal_division={1: 4.0, 2: 4.0, 4: 6.0, 8: 12.0},
+    cut=24.0,
     block_exchange=24,
     lanes_exchange=4,
     registers=22,

@@ -13,6 +13,7 @@ from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.ir import WHOLE
 from fusewright.memory import Cache, Memory
+from fusewright.target import MAX_VECTOR_NBYTES
 
 _LOADS = {
     Cache.DEFAULT: "fw_load",
@@ -103,8 +104,8 @@ def _loaded_words(w: Writer, s: ir.Load) -> None:
     address = f"reinterpret_cast<const unsigned*>({w.address(s.src, s.index)})"
     value = f"{_LOADS[s.cache]}<{len(filled)}>({address})"
     if s.lanes != WHOLE:
-        value = f"fw_as_words({_wide(w, s)})"
-    w.line(f"const fw_vec<unsigned, {len(filled)}> {word} = {value};")
+        value = f"fw_words_of({_span(w, s)})" if _is_span(s) else f"fw_as_words({_wide(w, s)})"
+    w.line(f"const {_several(s)}<unsigned, {len(filled)}> {word} = {value};")
     for k, n in enumerate(filled):
         w.line(f"{w.name(s.dst.buffer)}[{n}] = {word}.at[{k}];")
 
@@ -127,7 +128,7 @@ def _loaded(w: Writer, s: ir.Load) -> None:
         w.line(f"{w.register(s.dst)} = {element};")
         return
     word = w.names.of(s, f"{s.src.name}_word")
-    w.line(f"const fw_vec<{scalars.ctype(source)}, {s.width}> {word} = {access};")
+    w.line(f"const {_several(s)}<{scalars.ctype(source)}, {s.width}> {word} = {access};")
     for k in range(s.width):
         element = converted(f"{word}.at[{k}]", source, target)
         w.line(f"{w.register(s.dst, k)} = {element};")
@@ -135,6 +136,8 @@ def _loaded(w: Writer, s: ir.Load) -> None:
 
 def _wide(w: Writer, s: ir.Load) -> str:
     """The elements of a load as a `fw_vec`; where none of its lanes exists, those at 0."""
+    if _is_span(s):
+        return f"fw_elements_of({_span(w, s)})"
     if s.lanes.is_cut:
         return f"fw_elements({_cut(w, s)})"
     load = f"{_LOADS[s.cache]}<{s.width}>"
@@ -152,6 +155,26 @@ def _cut(w: Writer, s: ir.Load) -> str:
         return f"fw_load_{name}({base}, {w.integer(s.index)})"
     name = f"within<{s.width}, {begins}>" if is_aligned else f"anywhere_within<{s.width}>"
     return f"fw_load_{name}({base}, {_place(w, s).operand}, {w.integer(s.src.size)})"
+
+
+def _is_span(s: ir.Load) -> bool:
+    """Whether a load brings more than a word."""
+    return s.width * s.src.dtype.nbytes > MAX_VECTOR_NBYTES
+
+
+def _several(s: ir.Load) -> str:
+    """The template of the elements that a load brings."""
+    return "fw_run" if _is_span(s) else "fw_vec"
+
+
+def _span(w: Writer, s: ir.Load) -> str:
+    """The three words that hold more than one, as a `fw_span`."""
+    base = w.name(s.src)
+    name = "span" if s.src.alignment % MAX_VECTOR_NBYTES == 0 else "span_anywhere"
+    if s.lanes.all_exist:
+        return f"fw_load_{name}<{s.width}>({base}, {w.integer(s.index)})"
+    size = w.integer(s.src.size)
+    return f"fw_load_{name}_within<{s.width}>({base}, {_place(w, s).operand}, {size})"
 
 
 def _place(w: Writer, s: ir.Load) -> IntegerText:

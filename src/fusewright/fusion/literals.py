@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from fusewright.dtypes import DType, int64
+from fusewright.dtypes import DType, int32, int64
 from fusewright.fusion.ir import (
     Fusion,
     Op,
@@ -25,7 +25,9 @@ _UNROLLED = frozenset(("floordiv", "rem", "pow", "shl", "shr"))
 """Functions of integers that become other instructions where their second operand is known:
 division and remainder a multiplication, a power its products, a shift one without its guard."""
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
-"""Functions that say which places a mask keeps, where they compare positions, which are int64."""
+"""Functions that say which places a mask keeps, where they compare positions."""
+_POSITIONS = (int32, int64)
+"""Types of positions: int64 as the program has them, int32 where that holds them."""
 
 
 def is_parameter(value: bool | int | float) -> bool:
@@ -39,7 +41,7 @@ def needs_value(op: Op, position: int, dtype: DType) -> bool:
     `position` of an op."""
     if not isinstance(op, Pointwise) or not dtype.is_integer:
         return False
-    return (op.fn in _UNROLLED and position == 1) or (op.fn in _COMPARISONS and dtype is int64)
+    return (op.fn in _UNROLLED and position == 1) or (op.fn in _COMPARISONS and dtype in _POSITIONS)
 
 
 def values_in_text(fusion: Fusion) -> frozenset[Tensor]:

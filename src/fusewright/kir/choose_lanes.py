@@ -23,8 +23,10 @@ from fusewright.axes.contiguity import (
     Order,
     fit_of,
     holds_throughout,
+    is_met_at_an_end,
     lanes_where,
     order_of,
+    row_side,
     vector_width,
 )
 from fusewright.axes.pieces import Pieces, pieces_of, run_of
@@ -117,7 +119,11 @@ def somewhere(conditions: Sequence[Cond], lane: Var, lanes: Sequence[int]) -> Co
     """Whether there is one of some lanes, in rising order, where all conditions hold."""
     moving = [c for c in conditions if lane in variables(c)]
     fixed = [c for c in conditions if c not in moving]
-    bounds = _bounds(moving, lane) if lanes[-1] - lanes[0] == len(lanes) - 1 else None
+    is_run = lanes[-1] - lanes[0] == len(lanes) - 1
+    if is_run and is_met_at_an_end(moving, lane, len(lanes)):
+        ends = (all_of(condition_at(c, lane, k) for c in moving) for k in (lanes[0], lanes[-1]))
+        return all_of((*fixed, any_of(ends)))
+    bounds = _bounds(moving, lane) if is_run else None
     if bounds is None:
         each = (all_of(condition_at(c, lane, k) for c in moving) for k in lanes)
         return all_of((*fixed, any_of(each)))
@@ -184,13 +190,14 @@ def order_of_lanes(a: LaneAccess) -> Order | None:
 
 def choose_words(a: LaneAccess, order: Order) -> tuple[Vector, ...]:
     """The words that the lanes of a read are taken out of, each read where one of its lanes exists.
-    What is in front of the first lane and behind the last one may lie outside of the buffer."""
+    What is in front of the first lane and behind the last one may lie outside of the buffer. Where
+    the buffer begins inside of a word they are cut out of words anyway, from the first lane on."""
     assert a.lane is not None
     itemsize, alignment, width = a.buffer.dtype.nbytes, a.buffer.alignment, order.width
     is_word = order.is_aligned and alignment % (width * itemsize) == 0
     moving = any(a.lane in variables(c) for c in a.conditions)
     found: list[Vector] = []
-    for first in range(0, order.span, width):
+    for first in range(0 if is_word else min(order.places), order.span, width):
         own = [k for k, at in enumerate(order.places) if first <= at < first + width]
         if not own:
             continue
@@ -265,16 +272,17 @@ def _ragged(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Vector:
 
 
 def _all_in_memory(a: LaneAccess, first: int, conditions: Sequence[Cond], lane: Var) -> LaneRange:
-    """The lanes of a vector that its buffer has, where conditions hold for any of them."""
+    """The lanes of a vector that its buffer has, where conditions hold for any of them; those of
+    rows apart, as all of them for one lane are many comparisons, and what is read in vain is near
+    the end of the buffer."""
     assert a.lane is not None and lane.upper is not None
     begin, end = substitute(a.index, {a.lane: first}), lane.upper + 1
     width = constant_value(end)
     assert width is not None
-    return LaneRange(
-        maximum(ZERO, -begin),
-        minimum(end, a.buffer.size - begin),
-        somewhere(conditions, lane, range(width)),
-    )
+    rows = [c for c in conditions if row_side(c, lane, width) is not None]
+    others = [c for c in conditions if c not in rows]
+    some = [somewhere(part, lane, range(width)) for part in (rows, others)]
+    return LaneRange(maximum(ZERO, -begin), minimum(end, a.buffer.size - begin), all_of(some))
 
 
 def _parts(a: LaneAccess, first: int, width: int, lanes: Lanes) -> Iterator[Vector]:

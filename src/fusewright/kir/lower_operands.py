@@ -369,16 +369,17 @@ class OperandReader:
         buffer = self.storage.context.buffers[p]
         access = self._lanes_of(p, index, conditions, self.width, may_lack=not exact)
         vectors = choose_words(access, order)
-        words = self.temporary(buffer.dtype, max(v.first + v.width for v in vectors))
+        base = vectors[0].first
+        words = self.temporary(buffer.dtype, max(v.first + v.width for v in vectors) - base)
         outside = self._fill(buffer.dtype)
         for v in vectors:
             fill = None if v.predicate == TRUE or not v.lanes.all_exist else outside
-            at = (Reg(words, Int(v.first)), buffer, order.begin + v.first, v.width)
+            at = (Reg(words, Int(v.first - base)), buffer, order.begin + v.first, v.width)
             self.out.append(Load(*at, v.predicate, fill, Cache.DEFAULT, v.lanes))
         own = self._load_target(buffer.dtype, self.width)
         out = [Reg(own.buffer, own.index + k) for k in range(self.width)]
         for r, place in zip(out, order.places, strict=True):
-            self.out.append(Compute("copy", r, (Reg(words, Int(place)),)))
+            self.out.append(Compute("copy", r, (Reg(words, Int(place - base)),)))
         return list(out)
 
     def _pieces(self, p: Stage, index: Expr) -> Pieces | None:

@@ -36,6 +36,7 @@ from fusewright.kir.passes.promote import promote, promote_whole
 from fusewright.kir.passes.prune_syncs import prune_syncs
 from fusewright.kir.passes.round_wide import round_wide
 from fusewright.kir.passes.share_loads import share_loads
+from fusewright.kir.passes.share_words import share_words
 from fusewright.kir.passes.simplify import simplify
 from fusewright.kir.passes.sink_branches import sink_branches
 from fusewright.kir.passes.skip_masked import skip_masked
@@ -128,6 +129,12 @@ PIPELINE: tuple[Pass, ...] = (
         _for_any_target(share_loads),
         "expanded",
         "equal addresses look equal by now; what reads copies reads the original from here on",
+    ),
+    Pass(
+        "share_words",
+        _for_any_target(share_words),
+        "expanded",
+        "equal loads are one, so that windows which meet are others; branches hold what is left",
     ),
     Pass(
         "add_at_once",

@@ -12,6 +12,10 @@ from fusewright.kir.symbols import WHOLE, Buffer, Lanes, RegVar
 from fusewright.memory import Cache, Memory
 from fusewright.target import MAX_VECTOR_NBYTES, WORD_NBYTES
 
+MAX_SPAN_NBYTES = 2 * MAX_VECTOR_NBYTES
+"""Bytes of neighbours that a load takes out of the words that they lie in, of which there are then
+three at most: twelve registers, and as many steps to shift what they hold as for two."""
+
 
 def same_dtype(a: DType, b: DType, rule: str) -> Iterator[str]:
     """Two dtypes that should be one."""
@@ -34,12 +38,14 @@ def accesses_words(
     cache: Cache = Cache.DEFAULT,
 ) -> Iterator[str]:
     """What is wrong with an access of `width` elements: they are a word, unless they are cut out of
-    the two that hold them, which both are read through the cache of a multiprocessor. What begins
-    anywhere may be of a buffer that does. Policies are for global memory."""
+    those that hold them, which are read through the cache of a multiprocessor. What begins anywhere
+    may be of a buffer that does, and longer than a word. Policies are for global memory."""
     nbytes = width * buffer.dtype.nbytes
+    is_span = lanes.begins is None and MAX_VECTOR_NBYTES < nbytes <= MAX_SPAN_NBYTES
+    is_word = width >= 1 and not width & (width - 1) and nbytes <= MAX_VECTOR_NBYTES
     if cache is not Cache.DEFAULT and buffer.memory is not Memory.GLOBAL:
         yield f"cache policy {cache.value} does not apply to {buffer.memory.value} memory"
-    if width < 1 or width & (width - 1) or nbytes > MAX_VECTOR_NBYTES:
+    if not is_word and not (is_span and nbytes % WORD_NBYTES == 0):
         limit = f"a power of two of at most {MAX_VECTOR_NBYTES} bytes"
         yield f"{width} elements of {buffer.dtype} at once are not {limit}"
     elif buffer.alignment % nbytes and lanes.begins is not None:
@@ -54,7 +60,7 @@ def accesses_words(
         where = f"{buffer.memory.value} memory, cache {cache.value}"
         yield (
             f"{nbytes} bytes from {where} are not cut out of two words; loads that begin inside "
-            "of one are of 4, 8 or 16 bytes from global memory, cache default"
+            "of one are of 4, 8, 16 or more bytes from global memory, cache default"
         )
 
 

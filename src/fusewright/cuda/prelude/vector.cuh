@@ -146,6 +146,113 @@ __device__ __forceinline__ fw_uncut<N, T> fw_load_anywhere_within(const T* base,
   return {a, b, early};
 }
 
+//: fw_span
+// The three words that hold N elements of more than 16 bytes, which begin `early` bytes into the
+// first. Where they end in the second, the third is the second again.
+template <int N, class T>
+struct fw_span {
+  uint4 words[3];
+  unsigned early;
+};
+
+//: fw_run
+// N elements in registers.
+template <class T, int N>
+struct fw_run {
+  T at[N];
+};
+
+//: fw_words_of
+// The 32-bit words of the elements, shifted out of the three that hold them.
+template <int N, class T>
+__device__ __forceinline__ fw_run<unsigned, N * sizeof(T) / 4> fw_words_of(
+    const fw_span<N, T>& from) {
+  constexpr int count = N * sizeof(T) / 4;
+  const uint4 a = from.words[0], b = from.words[1], c = from.words[2];
+  const unsigned parts[12] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
+  const bool by_two = from.early & 8, by_one = from.early & 4;
+  unsigned far[10], near[9];
+#pragma unroll
+  for (int i = 0; i < 10; ++i) far[i] = by_two ? parts[i + 2] : parts[i];
+#pragma unroll
+  for (int i = 0; i < 9; ++i) near[i] = by_one ? far[i + 1] : far[i];
+  fw_run<unsigned, count> out;
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    out.at[i] = __funnelshift_r(near[i], near[i + 1], (from.early & 3) * 8);
+  }
+  return out;
+}
+
+//: fw_elements_of
+// The same as elements.
+template <int N, class T>
+__device__ __forceinline__ fw_run<T, N> fw_elements_of(const fw_span<N, T>& from) {
+  union {
+    fw_run<unsigned, N * sizeof(T) / 4> words;
+    fw_run<T, N> elements;
+  } bits;
+  bits.words = fw_words_of(from);
+  return bits.elements;
+}
+
+//: fw_word_within
+// The number of a word, or of the nearest one that there is.
+template <class I>
+__device__ __forceinline__ I fw_word_within(I word, I last) {
+  const I low = word < 0 ? 0 : word;
+  return low < last ? low : last;
+}
+
+//: fw_load_span
+// N elements of more than 16 bytes from any index. The third word is read where they reach into it.
+template <int N, class T, class I>
+__device__ __forceinline__ fw_span<N, T> fw_load_span(const T* base, I index) {
+  constexpr int each = 16 / sizeof(T);
+  const I inside = index & (each - 1);
+  const unsigned early = (unsigned)inside * (unsigned)sizeof(T);
+  const uint4* const at = reinterpret_cast<const uint4*>(base + (index - inside));
+  return {{at[0], at[1], at[(early + N * (unsigned)sizeof(T) - 1) / 16]}, early};
+}
+
+//: fw_load_span_within
+// The same where some of the elements may lie outside of the `size` that there are: words without
+// any are not read.
+template <int N, class T, class I, class S>
+__device__ __forceinline__ fw_span<N, T> fw_load_span_within(const T* base, I index, S size) {
+  constexpr int each = 16 / sizeof(T), shift = each == 2 ? 1 : each == 4 ? 2 : each == 8 ? 3 : 4;
+  const uint4* const words = reinterpret_cast<const uint4*>(base);
+  const unsigned early = (unsigned)(index & (each - 1)) * (unsigned)sizeof(T);
+  const I first = index >> shift, last = (I)((size - 1) / each);
+  const I third = first + (I)((early + N * (unsigned)sizeof(T) - 1) / 16);
+  return {{words[fw_word_within<I>(first, last)], words[fw_word_within<I>(first + 1, last)],
+           words[fw_word_within<I>(third, last)]},
+          early};
+}
+
+//: fw_load_span_anywhere
+// N elements of more than 16 bytes from any index of memory that itself begins anywhere.
+template <int N, class T, class I>
+__device__ __forceinline__ fw_span<N, T> fw_load_span_anywhere(const T* base, I index) {
+  const char* const first = fw_word_at<uint4>(base + index);
+  const unsigned early = (unsigned)(reinterpret_cast<const char*>(base + index) - first);
+  const uint4* const at = reinterpret_cast<const uint4*>(first);
+  return {{at[0], at[1], at[(early + N * (unsigned)sizeof(T) - 1) / 16]}, early};
+}
+
+//: fw_load_span_anywhere_within
+// The same where some of the elements may lie outside of the `size` that there are: words without
+// any are not read.
+template <int N, class T, class I, class S>
+__device__ __forceinline__ fw_span<N, T> fw_load_span_anywhere_within(const T* base, I index,
+                                                                      S size) {
+  const uint4* const begin = reinterpret_cast<const uint4*>(fw_word_at<uint4>(base));
+  const int behind = (int)(reinterpret_cast<const char*>(base) - fw_word_at<uint4>(base));
+  const I from = index + (I)(behind / (int)sizeof(T));
+  const S whole = size + (S)(behind / (int)sizeof(T));
+  return fw_load_span_within<N>(reinterpret_cast<const T*>(begin), from, whole);
+}
+
 //: fw_as_words
 // The same bytes in 32-bit words.
 template <class T, int N>

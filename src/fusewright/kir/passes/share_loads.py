@@ -51,7 +51,7 @@ def share_loads(kernel: Kernel) -> Kernel:
     again = {(source, index) for source, index in again if source not in written}
     copied: set[Slot] = set()
     new = map_bodies(kernel, lambda body: tuple(_shared(body, again, copied)))
-    return _without_unread(propagate_copies(new), copied) if copied else kernel
+    return without_unread(propagate_copies(new), copied) if copied else kernel
 
 
 def _key(s: Load) -> Key | None:
@@ -97,7 +97,7 @@ def _copies(s: Load, first: Load) -> Iterator[Statement]:
         yield Compute("copy", Reg(s.dst.buffer, s.dst.index + k), (source,))
 
 
-def _without_unread(kernel: Kernel, copied: set[Slot]) -> Kernel:
+def without_unread(kernel: Kernel, copied: set[Slot]) -> Kernel:
     """The kernel without the copies that nothing reads any more: words that loads alone fill stay
     words."""
     read: set[Slot] = set()

@@ -11,7 +11,7 @@ from fusewright.core.regions import PointRegion
 from fusewright.kir.analysis.needs import Slot, slots_read, slots_written
 from fusewright.kir.ir import Alloc, Body, Buffer, Compute, Load, Statement, Store
 from fusewright.kir.traverse import own_registers, walk_statements
-from fusewright.target import REGISTER_NBYTES
+from fusewright.target import MAX_VECTOR_NBYTES, REGISTER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,14 @@ class Sinking:
 
 
 def _loaded(s: Statement) -> int:
-    """32-bit registers that a load takes while it is under way: those of two words where the vector
-    is cut out of them."""
+    """32-bit registers that a load takes while it is under way: those of all words that the vector
+    is cut out of."""
     if not isinstance(s, Load):
         return 0
-    words = -(-s.width * s.src.dtype.nbytes // REGISTER_NBYTES)
-    return 2 * words if s.lanes.is_cut else words
+    nbytes = s.width * s.src.dtype.nbytes
+    if s.lanes.is_cut:
+        nbytes += min(nbytes, MAX_VECTOR_NBYTES)
+    return -(-nbytes // REGISTER_NBYTES)
 
 
 def _mentions(body: Iterable[Statement]) -> Counter[Buffer]:

@@ -8,32 +8,29 @@ permuted digits need no rule each.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fusewright.core.conditions import TRUE, Cond, Equal, Less
+from fusewright.core.conditions import TRUE, Cond
 from fusewright.core.expr import (
     Expr,
     FloorDiv,
-    Int,
     Mod,
     Sum,
     Var,
     constant_value,
     variables,
 )
-from fusewright.core.instructions import CODE
 from fusewright.core.sampling import Sampler
 from fusewright.core.substitution import estimate
 from fusewright.core.symbolic import Symbolic
-from fusewright.core.terms import Term
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
+from fusewright.schedule.heuristics.address_work import Parts, cut_instructions, instructions_of
 from fusewright.schedule.heuristics.common import GlobalAccess, global_accesses, numel
 from fusewright.schedule.heuristics.masks import looked_at
 from fusewright.schedule.heuristics.picks import Picks, lie_apart, picked_instructions, picks_of
@@ -109,10 +106,6 @@ class Request:
     runs: Runs | None
 
 
-Parts: TypeAlias = dict[Symbolic | tuple[Expr, Expr], float]
-"""Expressions with the instructions that each takes; a division stands for both its results."""
-
-
 def requests(flow: Dataflow, stages: Sequence[Stage], blocks: int) -> dict[Stage, list[Request]]:
     """What each stage asks memory for, in a launch of so many blocks. What addresses have in common
     is computed for the first of them."""
@@ -149,7 +142,7 @@ def _request(
     sectors, pairs, lines = _counted(a, address, active, alone)
     times = blocks * trips * warps
     serial = _serial(loops, is_wide=is_wide)
-    conditions = _instructions(a.conditions, serial, parts)
+    conditions = instructions_of(a.conditions, serial, parts)
     places = (a.address, *(place for _, place in a.data))
     return Request(
         a.tensor,
@@ -157,7 +150,9 @@ def _request(
         0.0 if a.tensor is a.stage else times * max(0.0, 2 * pairs - sectors) * SECTOR_NBYTES,
         times * lines,
         times * _unfilled(a, single, alone),
-        _instructions(places, serial, parts) + picked_instructions(a, serial, parts),
+        instructions_of(places, serial, parts)
+        + picked_instructions(a, serial, parts)
+        + cut_instructions(a, loops, parts),
         conditions,
         float(active.any(axis=(1, 2) if is_wide else 1).mean()),
         met != TRUE,
@@ -541,58 +536,3 @@ def distinct(address: Points, active: Points, *units: int) -> Iterator[float]:
         at = places // unit
         found = (at[:, 1:] != at[:, :-1]).sum() + (at[:, 0] >= 0).sum()
         yield float(found) / len(at)
-
-
-# --- instructions -------------------------------------------------------------------------------
-
-
-def _instructions(roots: Sequence[Symbolic], trips: Mapping[Var, int], parts: Parts) -> float:
-    """Instructions of a thread for addresses or conditions of an access, but for those that are in
-    `parts`: every term of them once for the trips of the loops that it follows."""
-    before = sum(parts.values())
-    for root in roots:
-        _collect(root, trips, parts)
-    return sum(parts.values()) - before
-
-
-def _collect(e: Symbolic, trips: Mapping[Var, int], parts: Parts) -> None:
-    """Adds what an expression takes to `parts`, unless it is there, or known when loops are
-    unrolled."""
-    if e in parts or isinstance(e, Int | Var) or all(v in trips for v in variables(e)):
-        return
-    match e:
-        case Sum():
-            parts[e] = sum(_times(t.atoms, trips) for t in e.terms if not _is_offset(t, trips))
-            inside: Sequence[Symbolic] = [x for t in e.terms for x in t.atoms]
-        case FloorDiv() | Mod():
-            inside = (e.numerator,)
-            shared = (e.numerator, e.denominator)
-            parts.setdefault(shared, _division(e.denominator) * _times(inside, trips))
-            parts[e] = _times(inside, trips) if isinstance(e, Mod) else 0.0
-        case Less() | Equal():
-            inside = e.children
-            parts[e] = _times(inside, trips)
-        case _:
-            inside = e.children
-            parts[e] = _times(inside, trips) if isinstance(e, Expr) else 0.0
-    for x in inside:
-        _collect(x, trips, parts)
-
-
-def _times(parts: Iterable[Symbolic], trips: Mapping[Var, int]) -> float:
-    """Trips of the loops that expressions follow."""
-    own = dict.fromkeys(v for e in parts for v in variables(e) if v in trips)
-    return float(math.prod(trips[v] for v in own))
-
-
-def _is_offset(t: Term, trips: Mapping[Var, int]) -> bool:
-    """Whether a term is a known distance from one unrolled element to the next, which accesses
-    take for nothing."""
-    return len(t.atoms) == 1 and t.atoms[0] in trips
-
-
-def _division(denominator: Expr) -> float:
-    n = constant_value(denominator)
-    if n is None:
-        return CODE.run_time_division
-    return 1.0 if n & (n - 1) == 0 else CODE.index_division

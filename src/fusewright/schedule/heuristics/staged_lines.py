@@ -3,6 +3,7 @@ through shared memory.
 
     y[i, j] = x[i, places[j]]        a block takes some lines i; their x[i] stand in its tile
     y[i, j] = x[j, i]                the same of x[:, i], where j has no whole number of vectors
+    y[i, j] = x[j, n - 1 - i]        which lanes take out of words at these places
 
     memory -> registers -> shared memory    in whole vectors, along or across the lines
     shared memory -> registers -> memory    vectors of results, whichever lines they are of
@@ -15,15 +16,15 @@ several lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.core.expr import Int, constant_value
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import Take, TakeAlong
+from fusewright.fusion.ir import IndexMap, Take, TakeAlong
 from fusewright.memory import Memory
-from fusewright.schedule.copies import copy_after
+from fusewright.schedule.copies import copy_after, tile_before
 from fusewright.schedule.edits import inline_to, set_allocation, set_loops
 from fusewright.schedule.graph import Dataflow, Stage, strides_of
 from fusewright.schedule.heuristics.candidates import Candidate, Listed, Refused, distinct
@@ -36,6 +37,7 @@ from fusewright.schedule.heuristics.common import (
     reference_output,
     vectorize_accesses,
 )
+from fusewright.schedule.heuristics.traffic import class_along
 from fusewright.schedule.inline import inline_most, misplaced
 from fusewright.schedule.nest import computed
 from fusewright.schedule.parallel import Loop, Parallel
@@ -219,24 +221,35 @@ def _nbytes(x: Stage, axis: int) -> int:
 
 def _turned(flow: Dataflow, reference: Stage) -> list[tuple[Stage, Stage]]:
     """The stages that read an input which is fast along the last axis but one of the results, and
-    has their last one, with that input."""
+    has their last one, with that input; whatever order its axes have in the program, and where a
+    map of coordinates reads it at other places of either."""
     if len(reference.shape) < 2:
         return []
     row, place = map(flow.graph.normal, reference.frame.output[-2:])
-    return [
-        (s, x)
-        for s in computed(flow.stages)
-        for x, read in zip(s.operands, s.frame.operands, strict=True)
-        if x.is_input
-        and x.shape
-        and strides_of(x)[-1] == Int(1)
-        and read[-1] is row
-        and place in read
-    ]
+    found: list[tuple[Stage, Stage]] = []
+    for s in computed(flow.stages):
+        for x, read in zip(s.operands, s.frame.operands, strict=True):
+            along = [class_along(s, c) for c in read] if isinstance(s.op, IndexMap) else read
+            if x.is_input and place in along and _fast_along(x, along) is row:
+                found.append((s, x))
+    return found
+
+
+def _fast_along(x: Stage, read: Sequence[object]) -> object:
+    """What an input is read by along the axis on which its elements are neighbours."""
+    for stride, extent, axis in zip(strides_of(x), x.shape, read, strict=True):
+        if stride == Int(1) and extent != Int(1):
+            return axis
+    return None
 
 
 def _tile(flow: Dataflow, s: Stage, x: Stage) -> tuple[Stage, Stage]:
-    """The copies of what a stage reads: in registers on the way, and in shared memory."""
+    """The copies of what a stage reads: in registers on the way, and in shared memory. What a map
+    of coordinates reads at other places is brought by the stage itself."""
+    if isinstance(s.op, IndexMap):
+        if s.memory is Memory.GLOBAL:
+            return tile_before(flow, s)
+        return s, copy_after(flow, s, memory=Memory.SHARED)
     far = copy_after(flow, x, readers=[s])
     return far, copy_after(flow, far, readers=[s], memory=Memory.SHARED)
 

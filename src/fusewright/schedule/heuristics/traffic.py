@@ -149,7 +149,7 @@ def _accesses(s: Stage) -> Iterable[_Access]:
             for c, stride, extent in zip(axes, strides_of(tensor), tensor.shape, strict=True)
             if extent != ONE and not isinstance(c, Pinned)
         ]
-        told = [(_class_of(s, c), stride) for c, stride in sized]
+        told = [(class_along(s, c), stride) for c, stride in sized]
         known = [(c, stride) for c, stride in told if c is not None]
         if len(known) == len(sized) == len({c for c, _ in known}):
             pairs = [(own, c) for (own, _), (c, _) in zip(known, sized, strict=True)]
@@ -159,7 +159,7 @@ def _accesses(s: Stage) -> Iterable[_Access]:
             yield _Access(s, position, tuple(known), moved, shifted, offset)
 
 
-def _class_of(s: Stage, c: OperandAxis) -> AxisClass | None:
+def class_along(s: Stage, c: OperandAxis) -> AxisClass | None:
     """The class along which an axis is accessed: that of the one coordinate which decides the
     place, or that which a crop or a pad makes of it; None for several, or none."""
     if isinstance(c, AxisClass):
