@@ -58,6 +58,7 @@ from fusewright.fusion.passes.reduce_runs import reduce_runs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions, walked_variances
 from fusewright.fusion.passes.select_joins import select_joins
+from fusewright.fusion.passes.select_results import select_results
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
 from fusewright.fusion.passes.split_maps import split_maps, split_results
 from fusewright.fusion.passes.split_reductions import split_reductions
@@ -119,6 +120,7 @@ def chosen_form(
     forms = _forms(moves, simple, target)
     if len(forms[0].formation.groups) > 1:
         forms += _of_terms(moves, target)
+        forms += results_forms(fusion, target)
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
@@ -214,6 +216,18 @@ def _of_terms(moves: Fusion, target: Target) -> list[Form]:
         return []
     forms = _forms(terms, moves_to_hoist(terms, target), target)
     return [replace(f, handicap=f.handicap / target.calibration.kin_margin) for f in forms]
+
+
+def results_forms(fusion: Fusion, target: Target) -> list[Form]:
+    """The fusion with joins of what is computed of a product's results as selections at the
+    product's own places, where there are any: of products of warpgroups, whose threads hold all
+    columns of their rows of a tile. Single warps share the columns."""
+    in_place, whole = products_in_place(target), whole_products(target)
+    results = select_results(fusion, lambda t: in_place(t) and whole(t))
+    if results is fusion:
+        return []
+    moves = _moves_folded(results, target, before=fusion)
+    return _forms(moves, moves_to_hoist(moves, target), target)
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:
