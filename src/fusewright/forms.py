@@ -131,6 +131,8 @@ def chosen_form(
         more = _forms(along, moves_to_hoist(along, target), target)
         best = _best([best, *(f for f in more if _is_other(f, best))], clock)
     for followed in other:
+        if more := results_forms(followed.fusion, target, followed.orders):
+            best = _best([best, *more], clock)
         for f in _followed(followed, merged, best):
             best = _best([best, *_forms_of(f, fusion, target, followed.orders)], clock)
     chosen = _by_groups(fusion, other, best, target, clock)
@@ -218,7 +220,9 @@ def _of_terms(moves: Fusion, target: Target) -> list[Form]:
     return [replace(f, handicap=f.handicap / target.calibration.kin_margin) for f in forms]
 
 
-def results_forms(fusion: Fusion, target: Target) -> list[Form]:
+def results_forms(
+    fusion: Fusion, target: Target, orders: Mapping[str, Order] | None = None
+) -> list[Form]:
     """The fusion with joins of what is computed of a product's results as selections at the
     product's own places, where there are any: of products of warpgroups, whose threads hold all
     columns of their rows of a tile. Single warps share the columns."""
@@ -227,7 +231,7 @@ def results_forms(fusion: Fusion, target: Target) -> list[Form]:
     if results is fusion:
         return []
     moves = _moves_folded(results, target, before=fusion)
-    return _forms(moves, moves_to_hoist(moves, target), target)
+    return _forms(moves, moves_to_hoist(moves, target), target, orders)
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:

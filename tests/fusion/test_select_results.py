@@ -108,6 +108,30 @@ def test_one_kernel(fn: Program, specs: list[fw.TensorSpec]) -> None:
     assert float(np.abs(got - want).max()) <= 2.0**-7 * float(np.abs(want).max())
 
 
+def test_heads_in_front_of_positions_lie_as_the_product_has_them() -> None:
+    """As models write it: heads are an axis in front of positions, and results keep the order of
+    memory of what they are computed of."""
+
+    def turned(x: Any, w: Any, c: Any, s: Any) -> Any:
+        q = fw.reshape(x @ w.T, (2, ROWS // 2, w.shape[0] // 64, 64))
+        q = fw.permute_dims(q, (0, 2, 1, 3))
+        half = fw.concat([-q[..., 32:], q[..., :32]], axis=-1)
+        return q * fw.expand_dims(c, 1) + half * fw.expand_dims(s, 1)
+
+    table = (2, ROWS // 2, 64)
+    specs = _specs(256, table, table)
+    fusion = fw.trace(turned, *specs)
+    program = fw.compile(fusion, out_layouts=[(0, 2, 1, 3)])
+    assert program.host.stats["launches"] == 1 and program.host.stats["copies"] == 0
+    rng = np.random.default_rng(2)
+    arrays = [rng.standard_normal(s.shape).astype(s.dtype.numpy) for s in specs]
+    made = program.simulate(*arrays, check_races=True)
+    assert not made.races
+    (got,), (want,) = made.outputs, fw.evaluate(fusion, *arrays)
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert float(np.abs(got - want).max()) <= 2.0**-7 * float(np.abs(want).max())
+
+
 @pytest.mark.parametrize(("fn", "specs"), PROGRAMS.values(), ids=PROGRAMS)
 def test_the_same_values(fn: Program, specs: list[fw.TensorSpec]) -> None:
     wide = [S(s.shape, "float64") for s in specs]
