@@ -54,7 +54,8 @@ def select_results(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
             return None
         return _at_places_of(product, t, operands)
 
-    return rebuild(fusion, replace)
+    kinds = {type(t.op) for t in fusion.values}
+    return rebuild(fusion, replace) if {Concat, MatMul} <= kinds else fusion
 
 
 def _product_behind(parts: Sequence[Tensor], wanted: Callable[[Tensor], bool]) -> Tensor | None:
