@@ -14,7 +14,7 @@ import datetime
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,13 @@ from fusewright.frontends.torch.report import GraphReport
 
 ROUNDS = 5
 TARGET_MS = 100.0
-PEERS = ("eager", "inductor", "fusewright", "fusewright, products left")
+OURS = {
+    "fusewright": "auto",
+    "fusewright, products left": "never",
+    "fusewright, products taken": "always",
+}
+"""Ours by what is done with products: `options={"products": ...}` of the backend."""
+PEERS = ("eager", "inductor", *OURS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +125,8 @@ def compiled(model: Any, peer: str, reports: list[GraphReport]) -> Any:
         return model
     if peer == "inductor":
         return torch.compile(model, backend=peer)
-    if peer == "fusewright":
-        return torch.compile(model, backend=compiler(Options(), reports.append))
-    return torch.compile(model, backend=compiler(Options(products="never")))
+    keep = reports.append if peer == "fusewright" else None
+    return torch.compile(model, backend=compiler(Options(products=OURS[peer]), keep))
 
 
 # --- measuring ----------------------------------------------------------------------------------
@@ -141,8 +146,10 @@ class Outcome:
     fused: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def measure(model: Model, batch: int, length: int, dtype: Any, seed: int = 0) -> Outcome:
-    """One model with all peers in turn."""
+def measure(
+    model: Model, batch: int, length: int, dtype: Any, peers: Sequence[str] = PEERS, seed: int = 0
+) -> Outcome:
+    """One model with some peers in turn."""
     torch.manual_seed(seed)
     reference = model.build().to("cuda")
     inputs = model.inputs(batch, length, "cuda")
@@ -151,7 +158,7 @@ def measure(model: Model, batch: int, length: int, dtype: Any, seed: int = 0) ->
     out = Outcome(model.name)
     runs: dict[str, Callable[[], Any]] = {}
     reports: list[GraphReport] = []
-    for peer in PEERS:
+    for peer in peers:
         torch.compiler.reset()
         own = copy.deepcopy(reference).to(dtype)
         run = _runner(compiled(own, peer, reports), own, inputs)
@@ -224,11 +231,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--peers", default="", help=f"numbers of some of {', '.join(PEERS)}")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
+    peers = [PEERS[int(n)] for n in args.peers.split(",") if n] or PEERS
     outcomes: list[Outcome] = []
     for model in chosen(args.models, args.size):
-        outcomes.append(measure(model, args.batch, args.length, getattr(torch, args.dtype)))
+        dtype = getattr(torch, args.dtype)
+        outcomes.append(measure(model, args.batch, args.length, dtype, peers))
         print(json.dumps(_json(outcomes[-1])), flush=True)
         if args.out is not None:  # after each model, so that a run that is cut short is not lost
             args.out.write_text(json.dumps(_report(args, outcomes), indent=1) + "\n")

@@ -44,9 +44,8 @@ from bench.products import (
     torch_dtype,
 )
 from fusewright.core.substitution import estimate
-from fusewright.fusion.ir import MatMul
 from fusewright.fusion.passes.narrow_products import narrow_products
-from fusewright.host.product_forms import is_swapped, product_slices, stored_axis
+from fusewright.host.product_forms import is_swapped, left_dtypes, product_slices, stored_axis
 from fusewright.program import Program
 
 ASKED = ("nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits")
@@ -195,10 +194,9 @@ def plan_of(p: Product, program: Program) -> dict[str, Any]:
     `factor`: "whole", "two kernels" where a second one sums slices, else the blocks' own; and what
     was planned for each kernel. Products that share an operand have one form."""
     with fw.config(float32_matmul=p.precision):
-        values = narrow_products(p.fusion()).values
-        t = next(t for t in values if isinstance(t.op, MatMul))
+        t, left = next(iter(left_dtypes(narrow_products(p.fusion())).items()))
         copied = [i for i in (0, 1) if stored_axis(t, i, program.target) is not None]
-        slices, exchanged = product_slices(t, program.target), is_swapped(t, program.target)
+        slices, exchanged = product_slices(t, program.target), is_swapped(t, program.target, left)
     parts = [k for x in program.launches for k in x.kernel.parts or (x.kernel,)]
     kernels = [{"scheduler": h.scheduler, **dict(h.values)} for k in parts if (h := k.heuristic)]
     shared = next((k for k in kernels if "splits" in k), {"mode": "whole", "splits": 1})

@@ -61,6 +61,7 @@ from fusewright.fusion.passes.reduce_runs import reduce_runs
 from fusewright.fusion.passes.row_partials import row_partials
 from fusewright.fusion.passes.rows_of_reductions import rows_of_reductions, walked_variances
 from fusewright.fusion.passes.select_joins import select_joins
+from fusewright.fusion.passes.select_results import select_results
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
 from fusewright.fusion.passes.split_maps import split_maps, split_results
 from fusewright.fusion.passes.split_reductions import split_reductions
@@ -125,6 +126,7 @@ def chosen_form(
         forms += _of_terms(moves, target)
         forms += _by_parts(moves, target)
         forms += _with_copies(moves, target)
+        forms += results_forms(fusion, target)
     across, other, merged = values_across(fusion), _in_other_orders(fusion), merge_axes(fusion)
     if not across and not other and merged is fusion and len(forms) == 1:
         return forms[0]
@@ -135,6 +137,8 @@ def chosen_form(
         more = _forms(along, moves_to_hoist(along, target), target)
         best = _best([best, *(f for f in more if _is_other(f, best))], clock)
     for followed in other:
+        if more := results_forms(followed.fusion, target, followed.orders):
+            best = _best([best, *more], clock)
         for f in _followed(followed, merged, best, clock):
             best = _best([best, *_forms_of(f, fusion, target, followed.orders)], clock)
     chosen = _by_groups(fusion, other, best, target, clock)
@@ -238,6 +242,20 @@ def _with_copies(moves: Fusion, target: Target) -> list[Form]:
     read."""
     copied = copy_pieces(moves)
     return [] if copied is moves else _forms(copied, moves_to_hoist(copied, target), target)
+
+
+def results_forms(
+    fusion: Fusion, target: Target, orders: Mapping[str, Order] | None = None
+) -> list[Form]:
+    """The fusion with joins of what is computed of a product's results as selections at the
+    product's own places, where there are any: of products of warpgroups, whose threads hold all
+    columns of their rows of a tile. Single warps share the columns."""
+    in_place, whole = products_in_place(target), whole_products(target)
+    results = select_results(fusion, lambda t: in_place(t) and whole(t))
+    if results is fusion:
+        return []
+    moves = _moves_folded(results, target, before=fusion)
+    return _forms(moves, moves_to_hoist(moves, target), target, orders)
 
 
 def _in_other_orders(fusion: Fusion) -> list[Followed]:

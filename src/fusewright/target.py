@@ -48,6 +48,7 @@ WARPGROUP_SIZE = 128
 MMA_ROWS = 64  # of a product that a warpgroup makes
 MMA_DEPTH_NBYTES = 32  # of a row of an operand that one instruction takes
 MMA_COLUMNS_UNIT = 8
+MMA_PAIR = 2  # neighbouring columns of a product that a thread holds
 MATRICES_COLUMNS = 2 * MMA_COLUMNS_UNIT  # that one load or store of four matrices spans
 MATRICES_NBYTES = WARP_SIZE * MAX_VECTOR_NBYTES  # of these four, of 8 x 8 elements of 2 bytes
 TRANSPOSED_NBYTES = 2  # of values that are read along either axis of a tile (imm-trans-a, -b)

@@ -304,3 +304,63 @@ def test_products_on_the_host_and_of_integers_are_torchs() -> None:
 def test_refuses_other_choices() -> None:
     with pytest.raises(UserError, match=r"option products='some': use one of"):
         door.explain(mlp, rand(8, 8), rand(8, 8), options={"products": "some"})
+
+
+# --- parts of a result that are joined again ------------------------------------------------------
+
+
+def _heads(x: Any, w: Any) -> Any:
+    return torch.mm(x, w).view(2, -1, w.shape[1] // 64, 64).transpose(1, 2)
+
+
+def rotated(x: Any, w: Any, c: Any, s: Any) -> Any:
+    """Queries as models turn them: heads in front of positions, halves of each exchanged."""
+    q = _heads(x, w)
+    turned = torch.cat((-aten.slice.Tensor(q, 3, 32, 64), aten.slice.Tensor(q, 3, 0, 32)), dim=-1)
+    return q * c.unsqueeze(1) + turned * s.unsqueeze(1)
+
+
+def rolled(x: Any, w: Any, c: Any, s: Any) -> Any:
+    """The columns of each head moved by one: those of another lane."""
+    q = _heads(x, w)
+    turned = torch.cat((aten.slice.Tensor(q, 3, 1, 64), aten.slice.Tensor(q, 3, 0, 1)), dim=-1)
+    return q * c.unsqueeze(1) + turned * s.unsqueeze(1)
+
+
+def summed_part(x: Any, w: Any, c: Any, s: Any) -> Any:
+    """A part is read for something else, too."""
+    q = _heads(x, w)
+    first = -aten.slice.Tensor(q, 3, 32, 64)
+    turned = torch.cat((first, aten.slice.Tensor(q, 3, 0, 32)), dim=-1)
+    return turned * s.unsqueeze(1), first.sum(dim=-1)
+
+
+def test_rotated_heads_are_taken_with_their_product() -> None:
+    table = (2, 2048, 64)
+    shapes = ((4096, 4096), (4096, 4096), table, table)
+    assert left(rotated, *shapes) == []
+    (why,) = left(rolled, *shapes)
+    assert "no thread of its kernel holds all of them" in why
+    (why,) = left(summed_part, *shapes)
+    assert "its result is stored as well" in why or "too little to gain" in why
+    graph = graph_of(rotated, *shapes)
+    (product,) = (n for n in graph.nodes if n.target is aten.mm.default)
+    place = {n: k for k, n in enumerate(graph.nodes)}
+    chain = choice.Chain.of(product, place, {})
+    assert [n.target for n in chain.outputs] == [aten.add.Tensor]
+    assert aten.cat.default in [n.target for n in chain.members]
+
+
+@pytest.mark.parametrize("fn", [rotated, rolled])
+def test_rotated_heads_agree_with_eager(fn: Callable[..., Any]) -> None:
+    arguments = (
+        rand(64, 32),
+        rand(32, 128, seed=1),
+        rand(2, 32, 64, seed=2),
+        rand(2, 32, 64, seed=3),
+    )
+    torch.compiler.reset()
+    run = torch.compile(
+        fn, backend="fusewright", options={"products": "always", "cpu": "sim", "target": "sm_90a"}
+    )
+    torch.testing.assert_close(run(*arguments), fn(*arguments), rtol=2e-2, atol=0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +88,16 @@ KINDS = ("bfloat16", "float16", "float8_e4m3", "mixed float8", "tf32", "float32"
 """Of operands; "mixed float8" are two types, "tf32" float32 values that rounding leaves alone."""
 
 
+def rotated(y: Any) -> Any:
+    """The halves of each head exchanged, one with the other sign: heads of up to 64 columns that
+    make up a row, or the whole row as one."""
+    width = math.gcd(y.shape[-1], 64)
+    width = y.shape[-1] if width < 4 else width
+    heads = fw.reshape(y, (*y.shape[:-1], y.shape[-1] // width, width))
+    half = width // 2
+    return fw.reshape(fw.concat([-heads[..., half:], heads[..., :half]], axis=-1), y.shape)
+
+
 def _both(y: Any, v: Any, r: Any, c: Any, other: Any) -> Any:
     return y, fw.sum(y, axis=-2)
 
@@ -104,9 +115,7 @@ BEHIND: dict[str, Callable[[Any, Any, Any, Any, Callable[[], Any]], Any]] = {
     "sums of columns": _both,
     "turned with a tile": lambda y, v, r, c, other: turned(y + r),
     "a part of a join": lambda y, v, r, c, other: fw.concat([r, y * 2], axis=-1),
-    "rotated halves": lambda y, v, r, c, other: fw.concat(
-        [-y[..., y.shape[-1] // 2 :], y[..., : y.shape[-1] // 2]], axis=-1
-    ),
+    "rotated halves": lambda y, v, r, c, other: rotated(y) * c + r,
 }
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import fusewright as fw
 from fusewright.fusion.ir import MatMul
-from fusewright.host.product_forms import is_swapped, product_slices
+from fusewright.fusion.passes.narrow_products import narrow_products
+from fusewright.host.product_forms import is_swapped, left_dtypes, product_slices
 from fusewright.kir.ir import StMatrix
 from fusewright.kir.traverse import walk_statements
 from fusewright.schedule.heuristics.product_plans import ProductPlan, ProductSizes
@@ -110,6 +111,31 @@ def test_which_products_are_exchanged() -> None:
         lambda x, w: x @ w.T, S(("n", 4096), "bfloat16"), S((4096, 4096), "bfloat16")
     )
     assert not is_swapped(next(t for t in symbolic.values if isinstance(t.op, MatMul)), TARGET)
+
+
+def eighths(m: int, n: int, k: int, *, widened: bool = False) -> fw.Fusion:
+    """A product of 8-bit floats, scaled and rounded to 16 bits; `widened`: kept in float32, too."""
+
+    def scaled(a: Any, b: Any, c: Any) -> Any:
+        y = fw.astype(a, "float32") @ fw.astype(b, "float32").T
+        out = fw.astype(y * c, "bfloat16")
+        return (out, fw.nn.relu(y)) if widened else out
+
+    rows = [S(s, "float8_e4m3") for s in ((m, k), (n, k))]
+    return fw.trace(scaled, *rows, S((m, 1), "float32"))
+
+
+def test_sums_that_are_rounded_behind_them_leave_by_boxes() -> None:
+    """A row more than 64 tiles of 128 would be a round more of blocks (893.7 us for 805.3 of 8192
+    rows, one H100, bench/products-long-2026-11-28-h100.json); as columns it fits the last tile."""
+    for widened, left in ((False, fw.bfloat16), (True, fw.float32)):
+        fusion = narrow_products(eighths(8193, 8192, 8192, widened=widened))
+        ((t, found),) = left_dtypes(fusion).items()
+        assert t.dtype is fw.float32 and found is left
+        assert is_swapped(t, TARGET, found) is not widened
+    (kernel,) = fw.compile(eighths(8193, 8192, 8192)).kernels
+    stores = [s for s in walk_statements(kernel.ir) if isinstance(s, StMatrix)]
+    assert stores and all(s.transposed for s in stores)
 
 
 def plans() -> list[dict[str, Any]]:

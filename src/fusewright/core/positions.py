@@ -16,7 +16,7 @@ from fusewright.core.conditions import (
     less_equal,
     negate,
 )
-from fusewright.core.expr import Expr, Int, add, mul
+from fusewright.core.expr import Expr, Int, add, floordiv, is_natural, mod, mul
 from fusewright.dtypes import DType
 
 Place: TypeAlias = Expr | Cond
@@ -73,6 +73,10 @@ def _computed(fn: str, operands: Sequence[Expr]) -> Expr | None:
             return mul(a, b)
         case "neg", [a]:
             return mul(a, -1)
+        case "floordiv", [a, Int(value=n)] if n > 0 and is_natural(a):
+            return floordiv(a, n)
+        case "rem", [a, Int(value=n)] if n > 0 and is_natural(a):
+            return mod(a, n)
         case "abs", [a]:
             return maximum(a, mul(a, -1))
         case _:

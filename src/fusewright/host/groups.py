@@ -35,7 +35,7 @@ from fusewright.fusion.ir import (
 from fusewright.fusion.passes.fold_crops import is_crop, only_grows
 from fusewright.fusion.rematerialisable import is_rematerialisable
 from fusewright.fusion.sizes import numel_estimate
-from fusewright.host.products import view_of
+from fusewright.host.products import is_held_result, view_of
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 
 MAX_RECOMPUTED = 12
@@ -291,6 +291,8 @@ def _place(g: FusionGroup, t: Tensor) -> str | None:
     g.graph.register_domain(frame.domain)
     g.axes[t] = frame.output
     g.frames[t] = frame
+    if is_held_result(t) and not tie(g.graph, frame.output[-1:], g.axes[t.op.operands[0]][-1:]):
+        return f"it reads {t.op.operands[0].name} at other places of another axis"
     return _tie_moved(g, t, frame)
 
 
@@ -410,7 +412,7 @@ def _move_problem(g: FusionGroup, t: Tensor) -> str | None:
         case Take() | TakeAlong() if t.op.operands[0] in inside:
             is_strided = view_of(t.op.operands[0]) is not None
             return None if is_strided else "it gathers from a view that is not one by strides"
-        case IndexMap() if computed and not _reads_held_line(g, t):
+        case IndexMap() if computed and not (_reads_held_line(g, t) or is_held_result(t)):
             return "it reads a computed value at other places than it is computed at"
         case Resize() if computed and g.reductions and (joins_parts(g, t) or _leaves_rows(t)):
             return None

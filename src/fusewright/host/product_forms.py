@@ -10,8 +10,16 @@ from dataclasses import replace
 
 from fusewright.core.expr import ZERO, Expr, constant_value
 from fusewright.core.substitution import estimate
-from fusewright.dtypes import float32
-from fusewright.fusion.ir import Fusion, MatMul, Tensor, contiguous_strides
+from fusewright.dtypes import DType, float32
+from fusewright.fusion.ir import (
+    Fusion,
+    MatMul,
+    Permute,
+    Pointwise,
+    Reshape,
+    Tensor,
+    contiguous_strides,
+)
 from fusewright.fusion.passes.slice_products import slice_products
 from fusewright.fusion.passes.store_operands import store_operands
 from fusewright.fusion.passes.swap_products import swap_products
@@ -98,15 +106,29 @@ def prepare_products(fusion: Fusion, target: Target) -> Fusion:
     that are faster so with their operands in each other's place."""
     stored = store_operands(fusion, lambda t, i: stored_axis(t, i, target), LINE_NBYTES)
     sliced = slice_products(stored, lambda t: product_slices(t, target))
-    return swap_products(sliced, lambda t: is_swapped(t, target))
+    left = left_dtypes(sliced)
+    return swap_products(sliced, lambda t: is_swapped(t, target, left.get(t)))
+
+
+def left_dtypes(fusion: Fusion) -> dict[Tensor, DType]:
+    """For each product the widest dtype in which it, or what is computed of its elements, leaves
+    for memory: a sum of 8-bit floats in float32 that is scaled and rounded leaves in 16 bits."""
+    uses, found = fusion.uses(), dict[Tensor, DType]()
+    for t in reversed(fusion.values):
+        readers = uses[t]
+        kept = [found[r] for r in readers if r in found]
+        if len(kept) < len(readers) or t in fusion.outputs:
+            kept.append(t.dtype)
+        if isinstance(t.op, MatMul | Pointwise | Permute | Reshape) and kept:
+            found[t] = max(kept, key=lambda d: d.nbytes)
+    return {t: found[t] for t in fusion.values if isinstance(t.op, MatMul)}
 
 
 def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
     """What `explain` says of the products that are not one kernel that reads its operands where
     they lie: the name of each, and the rule."""
-    for t in fusion.values:
-        if not isinstance(t.op, MatMul):
-            continue
+    left = left_dtypes(fusion)
+    for t in left:
         why = sum_of_products_reason(t, target)
         if why is not None:
             yield t.name, sum_rule(t, why, target)
@@ -114,7 +136,7 @@ def product_forms(fusion: Fusion, target: Target) -> Iterator[tuple[str, str]]:
         if is_by_warps(t, target):
             yield from _warp_forms(t, target)
             continue
-        if is_swapped(t, target):
+        if is_swapped(t, target, left[t]):
             few = sizes_of(t).rows <= MMA_ROWS
             why = "it has no more rows than an instruction has"
             rest = "its rows end in the middle of a tile, its columns fit tiles of another width"
@@ -392,15 +414,17 @@ def _by_warps_us(sizes: ProductSizes, count: int, widths: tuple[int, int], targe
 # --- operands in each other's place ---------------------------------------------------------------
 
 
-def is_swapped(t: Tensor, target: Target) -> bool:
+def is_swapped(t: Tensor, target: Target, left: DType | None = None) -> bool:
     """Whether a product, or each slice of it, is faster with its operands in each other's place:
     tiles have 64 or 128 rows, but any number of columns. So one of no more rows than an instruction
     has reads none that do not exist, and one whose rows end soon behind the beginning of a tile has
-    columns that end with theirs."""
+    columns that end with theirs. What is computed of it is `left` in that dtype, in its own where
+    nothing is said."""
     if not _may_swap(t, target):
         return False
     count = product_slices(t, target)
-    suffix = PLAIN if count == 1 and t.dtype is not float32 else PARTS
+    is_boxed = (left or t.dtype).nbytes == STAGED_ITEMSIZE
+    suffix = PLAIN if count == 1 and is_boxed else PARTS
     return _placed_us(_part(sizes_of(t), count), suffix, target)[1]
 
 

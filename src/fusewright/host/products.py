@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusewright.core.expr import Expr
+from fusewright.fusion.held_results import reads_held_result
 from fusewright.fusion.ir import (
     Broadcast,
     IndexMap,
@@ -46,6 +47,12 @@ def view_of(t: Tensor) -> Strided[Tensor] | None:
 def is_reading(t: Tensor) -> bool:
     """Whether a value is only found at other places of its operand."""
     return isinstance(t.op, ViewBase | IndexMap) or is_crop(t)
+
+
+def is_held_result(t: Tensor) -> bool:
+    """Whether a map reads other places of a product's result that the threads of its own places
+    hold, where no other value stands between."""
+    return any(reads_held_result(t.op, t.shape, o.op, o.shape) for o in t.op.operands)
 
 
 def has_products(members: Mapping[Tensor, None]) -> bool:
@@ -98,6 +105,8 @@ def _may_follow(t: Tensor, *, on_result: bool) -> bool:
     match t.op:
         case Pointwise() | Permute():
             return True
+        case IndexMap() if on_result:
+            return is_held_result(t)
         case Broadcast() | Reshape() | IndexMap() | Resize():
             return not on_result and is_reading(t)
         case Parts(partition=cut):

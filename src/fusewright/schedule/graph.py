@@ -16,6 +16,7 @@ from fusewright.axes.frames import Frame, make_frame
 from fusewright.core.expr import Expr
 from fusewright.dtypes import DType
 from fusewright.errors import InternalError
+from fusewright.fusion.held_results import reads_held_result
 from fusewright.fusion.ir import (
     Broadcast,
     Constant,
@@ -152,6 +153,11 @@ class Stage:
         """Whether matrix instructions compute it."""
         inside = any(x.parallel is Parallel.MMA for x in self.loops)
         return inside and isinstance(self.op, MatMul)
+
+    @property
+    def is_held_by_thread(self) -> bool:
+        """Whether it is a map of a product's results that finds all in the thread's own ones."""
+        return any(reads_held_result(self.op, self.shape, o.op, o.shape) for o in self.operands)
 
     @property
     def axes(self) -> tuple[AxisClass, ...]:
@@ -436,6 +442,8 @@ class Dataflow:
             for index, axis in zip(read, operand.frame.output, strict=True):
                 if isinstance(index, AxisClass) and not axis.is_unit and not index.is_unit:
                     self.graph.tie(index, axis)
+            if s.is_held_by_thread:
+                self.graph.tie(s.frame.output[-1], operand.frame.output[-1])
 
     def _normalise(self, s: Stage) -> None:
         normal = self.graph.normal

@@ -21,13 +21,14 @@ from fusewright.target import (
     MIN_SET_REGISTERS,
     MMA_COLUMNS_UNIT,
     MMA_DEPTH_NBYTES,
+    MMA_PAIR,
     MMA_ROWS,
     REGISTER_UNIT,
     WARP_SIZE,
     WARPGROUP_SIZE,
 )
 
-_WARP_ROWS, _GROUP_ROWS, _PAIR = 16, 8, 2
+_WARP_ROWS, _GROUP_ROWS = 16, 8
 THREADS_BY_LANES = (Parallel.TIDZ, Parallel.TIDY, Parallel.TIDX)
 """What warps, the rows of their lanes and the pairs of columns of these are bound to, where each
 has a dimension of its own: threads have the same numbers as along one."""
@@ -126,7 +127,7 @@ def mma_loops(
     warp, m = graph.split(m, _WARP_ROWS)
     half, row = graph.split(m, _GROUP_ROWS)
     word, n = graph.split(n.axis, MMA_COLUMNS_UNIT)
-    pair, element = graph.split(n, _PAIR)
+    pair, element = graph.split(n, MMA_PAIR)
     step, inside = graph.split(k.axis, depth)
     instruction = (step, inside, several, word, half, element)
     if not by_lanes:
@@ -161,7 +162,7 @@ def warp_loops(graph: AxisGraph, s: Stage, warps: tuple[int, int]) -> tuple[Loop
     half, row = graph.split(m, _GROUP_ROWS)
     of_columns, n = graph.split(n.axis, columns // across)
     word, n = graph.split(n, MMA_COLUMNS_UNIT)
-    pair, element = graph.split(n, _PAIR)
+    pair, element = graph.split(n, MMA_PAIR)
     step, inside = graph.split(k.axis, depth)
     instruction = (step, inside, several, word, half, element)
     return _bound(graph, outer, (of_rows, of_columns, row, pair), instruction)

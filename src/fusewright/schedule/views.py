@@ -14,11 +14,15 @@ from fusewright.axes.classes import AxisClass, AxisGraph
 from fusewright.axes.frames import Computed, Gathered, Pinned
 from fusewright.axes.paths import Path, Refusal, domain_path, value_of
 from fusewright.core.conditions import Cond
-from fusewright.core.expr import ONE, ZERO, Expr
+from fusewright.core.expr import ONE, ZERO, Expr, constant_value
 from fusewright.core.substitution import substitute
 from fusewright.errors import ScheduleError
+from fusewright.fusion.held_results import is_held_in_tile, place_in_tile
+from fusewright.fusion.ir import IndexMap
+from fusewright.memory import Memory
 from fusewright.schedule.graph import Stage
 from fusewright.schedule.parallel import Loop, Parallel
+from fusewright.target import MMA_COLUMNS_UNIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ def class_value(
     taken from the reader's loops.
     """
     producer = reader.stage.operands[read.position]
+    if producer.is_mma and producer.memory is Memory.LOCAL and reader.stage.is_held_by_thread:
+        return _held_value(graph, reader, producer, wanted)
     used = reader.stage.frame.operands[read.position]
     axes = producer.frame.output
     loose = [a for a, index in zip(axes, used, strict=True) if index is not a]
@@ -138,6 +144,27 @@ def class_value(
         foreign = [(c, v) for c, v in own if not graph.depends(c, producer.frame.domain)]
         found = value_of(graph, [*known, *foreign], wanted)
     return None if found is None else found[0]
+
+
+def _held_value(graph: AxisGraph, reader: View, producer: Stage, wanted: AxisClass) -> Expr | None:
+    """The value of a class of a product for a map that reads what its own thread holds: the word
+    of columns and the element of a pair follow from the map, all others are the reader's own. None
+    where a thread's columns of a tile are not all that the map reads of it."""
+    op = reader.stage.op
+    assert isinstance(op, IndexMap)
+    own = [(x.axis, v) for x, v in zip(reader.stage.loops, reader.variables, strict=True)]
+    word, _, element = (x.axis for x in producer.loops[-3:])
+    columns = (constant_value(word.extent) or 0) * MMA_COLUMNS_UNIT
+    if not is_held_in_tile(op, reader.stage.shape, columns):
+        return None
+    if wanted not in (word, element):
+        found = value_of(graph, own, wanted)
+        return None if found is None else found[0]
+    places = [value_of(graph, own, c) for c in (word, element)]
+    if None in places:
+        return None
+    moved = place_in_tile(op, *(p[0] for p in places if p is not None))
+    return moved[0] if wanted is word else moved[1]
 
 
 def is_private(parallel: Parallel, *, shared_memory: bool) -> bool:

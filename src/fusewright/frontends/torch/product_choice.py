@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,16 +18,21 @@ from fusewright.frontends.torch.calls import (
     trace_node,
     type_text,
 )
+from fusewright.frontends.torch.layouts import axis_order
 from fusewright.frontends.torch.library import aten, prims, torch
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.products import PRODUCTS, float32_matmul
 from fusewright.frontends.torch.table import ELEMENTWISE, overloads
 from fusewright.fusion.array import Array
-from fusewright.fusion.ir import Fusion, MatMul, TensorSpec
+from fusewright.fusion.ir import Concat, Fusion, IndexMap, MatMul, Tensor, TensorSpec
+from fusewright.fusion.orders import Order
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.follow_memory import follow_memory
 from fusewright.fusion.passes.round_products import round_products
+from fusewright.fusion.passes.select_results import select_results
 from fusewright.fusion.passes.sink_reshapes import sink_reshapes
+from fusewright.fusion.passes.store_in_orders import store_in_orders
 from fusewright.fusion.trace import trace
 from fusewright.host.product_forms import (
     aligned_us,
@@ -36,12 +41,15 @@ from fusewright.host.product_forms import (
     products_in_place,
     sizes_of,
     sums_us,
+    whole_products,
 )
+from fusewright.host.products import is_held_result
 from fusewright.runtime.device import architecture, has_gpu
 from fusewright.schedule.heuristics.product_suffix import PLAIN, Suffix, suffix_of
 from fusewright.schedule.schedule import Schedule
 from fusewright.target import ISSUE_PER_CLOCK, WARP_SIZE, Feature, Target, target_of
 
+JOINS = overloads(aten.cat)
 CASTS = (prims.convert_element_type.default, *overloads(aten._to_copy))
 GAIN = 1.02
 """By so much a product with what follows it must be faster than torch's call and a kernel for the
@@ -171,12 +179,14 @@ class Chain:
         members = {product: None}
         stack = [product]
         while stack:
-            for u in stack.pop().users:
-                if u not in members and _is_fused(u, reasons) and _has_as_many(u, product):
-                    others = (n for n in u.all_input_nodes if n not in members)
-                    if waiting.isdisjoint(others):
-                        members[u] = None
-                        stack.append(u)
+            for u in list(stack.pop().users):
+                new = {u: None} if _is_fused(u, reasons) and _has_as_many(u, product) else {}
+                if u not in members:
+                    new = new or _rejoined(u, product, members, waiting, reasons)
+                    others = (n for m in new for n in m.all_input_nodes)
+                    if waiting.isdisjoint(n for n in others if n not in members and n not in new):
+                        stack += (n for n in new if n not in members)
+                        members |= new
         _add_beside(members, product, reasons)
         ordered = sorted(members, key=place.__getitem__)
         read = dict.fromkeys(n for m in ordered for n in m.all_input_nodes if n not in members)
@@ -193,6 +203,12 @@ class Chain:
         types = tuple(type_text(n.meta.get("val")) for n in (*self.inputs, *self.members))
         ends = (self.outputs, self.handed_on)
         return calls, types, tuple(tuple(number[n] for n in nodes) for nodes in ends)
+
+    @property
+    def orders(self) -> list[Order | None]:
+        """The orders of axes in which torch has the results."""
+        values = [n.meta["val"] for n in self.outputs]
+        return [axis_order(t) for t in values]
 
     def fusion(self) -> Fusion:
         """The chain as one function of tensors that lie as torch has them."""
@@ -219,6 +235,11 @@ def _slower(chain: Chain, target: Target) -> str | None:
     in_place, kernels = products_in_place(target), product_kernels(target)
     whole = chain.fusion()
     whole = round_products(whole) if float32_matmul() == "tf32" else whole
+    if any(isinstance(t.op, Concat) for t in whole.values):
+        lying = follow_memory(store_in_orders(whole, chain.orders)).fusion
+        whole = select_results(lying, lambda t: in_place(t) and whole_products(target)(t))
+        if not all(map(_is_of_threads, whole.values)):
+            return "parts of its result are joined, and no thread of its kernel holds all of them"
     fusion = cse(decompose(sink_reshapes(whole, in_place), keeps=kernels))
     product = next((t for t in fusion.values if isinstance(t.op, MatMul)), None)
     if product is None:
@@ -235,6 +256,13 @@ def _slower(chain: Chain, target: Target) -> str | None:
         f"with what follows it takes {ours:.1f} us here, beside {alone:.1f} for torch's product "
         f"and {rest:.1f} for a kernel of the rest: too little to gain"
     )
+
+
+def _is_of_threads(t: Tensor) -> bool:
+    """Whether a value of a chain is no join, and no map of a product's result that reads another
+    thread's."""
+    moved = isinstance(t.op, IndexMap) and isinstance(t.op.operands[0].op, MatMul)
+    return not isinstance(t.op, Concat) and (not moved or is_held_result(t))
 
 
 def _rest_us(chain: Chain, suffix: Suffix, target: Target) -> float:
@@ -281,7 +309,11 @@ def _nbytes(node: Any) -> int:
 def _read_elsewhere(node: Any, reasons: Mapping[Any, str]) -> str | None:
     """Why a product's result would be stored; None where only what one kernel computes with it
     reads it."""
-    fused = [n.target in ELEMENTWISE and n not in reasons for n in _readers(node)]
+    fused = [
+        n not in reasons
+        and (n.target in ELEMENTWISE or (n.target in JOINS and _has_as_many(n, node)))
+        for n in _readers(node)
+    ]
     if not any(fused):
         return "nothing elementwise follows it"
     return None if all(fused) else "its result is stored as well"
@@ -312,6 +344,29 @@ def _behind(node: Any) -> set[Any]:
             if u not in found:
                 found.add(u)
                 stack.append(u)
+    return found
+
+
+def _rejoined(
+    part: Any,
+    product: Any,
+    members: Mapping[Any, None],
+    waiting: Set[Any],
+    reasons: Mapping[Any, str],
+) -> dict[Any, None]:
+    """The nodes from a part of a product's result to the joins in which all parts of it meet again,
+    with as many elements: `cat([-q[.., n:], q[.., :n]])`. None where something else reads one."""
+    found: dict[Any, None] = {part: None}
+    stack = [part]
+    while stack:
+        n = stack.pop()
+        is_join = n.target in JOINS and n not in reasons and _has_as_many(n, product)
+        if not is_join and not (_is_fused(n, reasons) and n.users):
+            return {}
+        parts = [o for o in n.all_input_nodes if o in waiting and o not in members]
+        near = [*parts, *(() if is_join else n.users)]
+        stack += (o for o in near if o not in found)
+        found |= dict.fromkeys(near)
     return found
 
 

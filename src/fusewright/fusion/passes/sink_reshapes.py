@@ -10,6 +10,7 @@ from fusewright.fusion import build
 from fusewright.fusion.ir import (
     Broadcast,
     Fusion,
+    IndexMap,
     MatMul,
     Pointwise,
     Reshape,
@@ -40,6 +41,11 @@ def sink_reshapes(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
             return made
         if isinstance(t.op, Reshape) and _is_reshaped(operands[0], results):
             return build.reshape("sink_reshapes", operands[0].op.operands[0], t.shape)
+        if isinstance(t.op, IndexMap) and operands[0] in results:
+            made = t.with_op(with_operands(t.op, operands))
+            if made.shape == operands[0].shape:
+                results.add(made)
+            return made
         if not isinstance(t.op, Pointwise):
             return None
         flat = next((o.op.operands[0] for o in operands if _is_reshaped(o, results)), None)

@@ -110,6 +110,15 @@ def _chosen(flow: Dataflow, r: Stage, s: Stage, variables: Sequence[Expr]) -> Co
     return condition if sides == [1] else negate(condition)
 
 
+def condition_of(s: Stage, coordinates: Sequence[Expr]) -> Cond | None:
+    """The condition by which a stage chooses at these coordinates of its own, where positions
+    decide it; None for what does not choose so."""
+    if not isinstance(s.op, Pointwise) or s.op.fn != "where":
+        return None
+    found = _place(s.operands[0], _read(s, 0, coordinates))
+    return found if isinstance(found, Cond) else None
+
+
 def _place(s: Stage, coordinates: Sequence[Expr | None]) -> Place | None:
     """What a stage holds at these coordinates, if positions decide it."""
     match s.op:

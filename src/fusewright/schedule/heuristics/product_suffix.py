@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
-from fusewright.fusion.ir import Parts, Pointwise, Reduce
+from fusewright.fusion.held_results import is_held_in_tile
+from fusewright.fusion.ir import IndexMap, MatMul, Parts, Pointwise, Reduce
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
@@ -21,6 +22,7 @@ from fusewright.schedule.heuristics.product_plans import (
     STAGED_ITEMSIZE,
     ProductPlan,
 )
+from fusewright.schedule.heuristics.settled import settled_shares
 from fusewright.schedule.heuristics.work import element_instructions
 from fusewright.schedule.inline import consumers_of
 from fusewright.schedule.precision import fast_forms
@@ -124,8 +126,10 @@ def suffix_of(flow: Dataflow, product: Stage) -> Suffix:
     behind = [s for s in flow.stages if is_computed(s) and numel(s.shape) == numel(product.shape)]
     boxed = [y for y in flow.outputs if can_stage(flow, product, y)]
     apart = [y for y in flow.outputs if y not in boxed]
+    shares = settled_shares(flow, product)
+    each = (shares.get(s, 1.0) * element_instructions(s, forms.get(s)) for s in behind)
     return Suffix(
-        sum(element_instructions(s, forms.get(s)) for s in behind) + len(reductions(flow)),
+        sum(each) + len(reductions(flow)),
         sum(x.dtype.nbytes for x, _ in tiles_read(flow, product)),
         sum(y.dtype.nbytes * numel(y.shape) / numel(product.shape) for y in apart),
         sum(y.dtype.nbytes for y in boxed),
@@ -157,6 +161,17 @@ def parts_fit(flow: Dataflow, product: Stage, plan: ProductPlan) -> bool:
         if extent % cut.each or -(-cut.size // whole) * whole != cut.count * cut.each:
             return False
     return True
+
+
+def maps_fit(flow: Dataflow, columns: int) -> bool:
+    """Whether tiles of so many columns hold all that is read of the product for one of their
+    places."""
+    return all(
+        is_held_in_tile(s.op, s.shape, columns)
+        for s in flow.stages
+        for o in s.operands
+        if isinstance(s.op, IndexMap) and isinstance(o.op, MatMul)
+    )
 
 
 def columns_in_parts(flow: Dataflow, product: Stage) -> int:

@@ -41,6 +41,7 @@ from fusewright.schedule.heuristics.requests import (
     requests,
     share_between,
 )
+from fusewright.schedule.heuristics.settled import settled_shares
 from fusewright.schedule.heuristics.thread_loops import (
     is_own,
     lanes,
@@ -453,11 +454,13 @@ def _instructions(
     shares = _shares_of_warps(flow, asked)
     masked = {s: max(r.visited for r in own) for s, own in asked.items() if _is_masked(own)}
     left = computed_shares(flow, masked)
+    product = next((s for s in flow.stages if s.is_mma and not s.warps), None)
+    settled = {} if product is None else settled_shares(flow, product)
     computing = addressing = 0.0
     for s in stages:
         own = asked.get(s, ())
         addresses = sum(r.instructions for r in own)
-        share = shares[s] * left.get(s, 1.0)
+        share = shares[s] * left.get(s, 1.0) * settled.get(s, 1.0)
         computing += share * trips(s) * element_instructions(s, forms.get(s))
         addressing += shares[s] * (_accesses(flow, s) + addresses) + sum(r.conditions for r in own)
     return computing, addressing
@@ -527,6 +530,8 @@ def element_instructions(s: Stage, form: str | None) -> float:
             steps = estimate(s.shape[s.op.axis]).bit_length()
             return steps * (steps + 1) / 2 * -(-s.dtype.nbytes // 4)
         case Parts() if s.op.partition.is_even:
+            return 0.0
+        case IndexMap() if s.is_held_by_thread:
             return 0.0
         case Concat() | Resize() | Parts() | IndexMap():
             return CODE.moved
