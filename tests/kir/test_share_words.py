@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
+from fusewright.errors import SpecError
 from fusewright.kir.ir import Kernel, Load
 from fusewright.kir.passes.share_words import share_words
 from fusewright.kir.spec import check_kernel
@@ -132,3 +133,35 @@ def test_stencils_of_odd_rows_load_few_words(
     got = np.asarray(found.outputs[0], np.float64)
     np.testing.assert_allclose(got, np.asarray(want, np.float64), rtol=2e-2, atol=2e-2)
     kernel.cubin()
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        ("s[0..18] = load x[9*tx] begins anywhere", "18 elements of bfloat16 at once"),
+        ("s[0..9] = load x[9*tx] begins anywhere", "9 elements of bfloat16 at once"),
+        ("s[0..10] = load x[9*tx]", "10 elements of bfloat16 at once"),
+    ],
+    ids=["beyond two words", "no whole registers", "a word of its own"],
+)
+def test_spans_that_no_load_brings_are_refused(load: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        check_kernel(_kernel("local s: bfloat16[20]", load), "lowered")
+    check_kernel(_kernel("local s: bfloat16[20]", SPAN.replace("x_span1", "s")), "lowered")
+
+
+@pytest.mark.parametrize(("alignment", "name"), [(16, "fw_load_span<"), (2, "fw_load_span_any")])
+def test_spans_that_exist_whole_compile(alignment: int, name: str) -> None:
+    spec = fw.TensorSpec((64, 1026), "bfloat16", strides=(1027, 1), alignment=alignment)
+    fusion = fw.trace(_stencil("slices", 1), spec)
+    program = fw.compile(fusion)
+    (kernel,) = program.kernels
+    assert name in kernel.cuda
+    kernel.cubin()
+    rows = np.random.default_rng(6).standard_normal((64, 1027)).astype(spec.dtype.numpy)
+    x = rows[:, :1026]
+    found = program.simulate(x)
+    assert found.races == []
+    (want,) = fw.evaluate(fusion, x)
+    got = np.asarray(found.outputs[0], np.float64)
+    np.testing.assert_allclose(got, np.asarray(want, np.float64), rtol=2e-2, atol=2e-2)

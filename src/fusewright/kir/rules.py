@@ -60,7 +60,8 @@ def accesses_words(
         where = f"{buffer.memory.value} memory, cache {cache.value}"
         yield (
             f"{nbytes} bytes from {where} are not cut out of two words; loads that begin inside "
-            "of one are of 4, 8, 16 or more bytes from global memory, cache default"
+            f"of one are of 4, 8 or 16 bytes, or more up to {MAX_SPAN_NBYTES}, from global memory, "
+            "cache default"
         )
 
 

@@ -194,8 +194,7 @@ def _leaves_rest(value: Value, step: int) -> bool:
 def _bounds(block: Value, thread: Value, mask: Mask) -> tuple[int, int]:
     """The smallest and largest index of active threads (a hull when the mask is not simple, or
     differs among threads of one index)."""
-    is_simple = mask is not None and mask.shape[0] == 1
-    if is_simple and not isinstance(thread, int) and thread.shape[1] == mask.shape[1]:
+    if not isinstance(thread, int) and mask is not None and mask.shape == (1, thread.shape[1]):
         thread = thread[np.broadcast_to(mask, thread.shape)]
     low = (block if isinstance(block, int) else int(block.min())) + (
         thread if isinstance(thread, int) else int(thread.min())
