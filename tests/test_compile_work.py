@@ -187,7 +187,7 @@ def test_accesses_of_a_ring_whose_laps_are_not_full_are_enumerated_once(
     assert 10 < len(made) < 40
 
 
-LARGE = {"group_norm_silu": 1.5}
+LARGE = {"group_norm_silu": 1.2}
 """Fusions with a kernel that does, in a cluster, what three launches did: its threads walk over 20
 vectors of a row three times, in the open. By how much they may take longer."""
 
@@ -210,4 +210,4 @@ def test_of_a_join_of_many_symbolic_pieces() -> None:
         return fw.argmax(joined), joined
 
     fusion = fw.trace(f, *specs)
-    assert calls(lambda: fw.compile(fusion)) < 6 * A_FIFTH_OF_A_SECOND
+    assert calls(lambda: fw.compile(fusion)) < 4 * A_FIFTH_OF_A_SECOND

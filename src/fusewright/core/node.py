@@ -141,7 +141,12 @@ def with_fields(node: N, changed: Mapping[str, object]) -> N:
     values, at = list(values_of(node, fields_of(cls))), _positions(cls)
     for name, value in changed.items():
         values[at[name]] = value
-    return cls(*values)
+    return with_values(node, values)
+
+
+def with_values(node: N, values: Sequence[object]) -> N:
+    """A node of the same class, whose fields have these values, in order."""
+    return type(node)(*values)
 
 
 def _map_tuple(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from fusewright.core.conditions import Cond, Truth, substitute_condition
 from fusewright.core.expr import Expr, Int, IntLike, Var, variables
-from fusewright.core.node import Node, fields_of, values_of
+from fusewright.core.node import Node, fields_of, values_of, with_values
 from fusewright.core.substitution import substitute
 from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, Statement, TensorMap
 from fusewright.kir.traverse import walk_statements
@@ -68,7 +68,7 @@ class Substitution:
             self._rebind(node)
         old = values_of(node, fields_of(type(node)))
         new = self.items(old)
-        return node if new is old else type(node)(*new)
+        return node if new is old else with_values(node, new)
 
     def _touches(self, e: Expr | Cond) -> bool:
         touched = False

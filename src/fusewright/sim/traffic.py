@@ -56,9 +56,8 @@ def traffic(
     are."""
     symbols = symbols or {}
     arrays: dict[ir.Buffer, Array] = {
-        b: np.zeros(elements(b, symbols) * b.dtype.nbytes, np.uint8).view(b.dtype.numpy)
-        for b in kernel.params
-    }  # pages that nobody touches are no memory; zeros of short floats are written one by one
+        b: np.zeros(elements(b, symbols), b.dtype.numpy) for b in kernel.params
+    }
     machine = Machine(kernel, arrays, arguments, symbols, (), 0)
     n = machine.nrows
     blocks = np.array(sorted({0, n // 3, 2 * n // 3}), np.int64)

@@ -57,11 +57,6 @@ def incomplete(listed: Iterable[Meeting], done: Completions) -> Iterator[Meeting
             yield m
 
 
-def is_complete(m: Meeting, done: Completions) -> bool:
-    """Whether who meets an operation knows that it is complete."""
-    return _is_ended(m, done.ends_of(m.issue, m.completes), done)
-
-
 def _is_ended(m: Meeting, ends: Sequence[Instance], done: Completions) -> bool:
     """Whether one of the waits that end an operation is known to who meets it, wherever it is."""
     around: frozenset[Branch] | None = None
