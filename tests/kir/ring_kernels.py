@@ -4,7 +4,7 @@ its loops."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -44,10 +44,10 @@ def findings(k: Kernel) -> dict[str, object]:
     """What analyses say of the order of a kernel's accesses."""
     done = find(k).completions
     return {
-        "hazards": sorted({_key(h) for h in hazards(k)}),
-        "unordered": sorted({_key(h) for h in unordered(k)}),
-        "orders": {i: sorted({_key(h) for h in found}) for i, found in sync_orders(k).items()},
-        "unfenced": sorted({_key(h) for h in unfenced(k)}),
+        "hazards": _listed(hazards(k)),
+        "unordered": _listed(unordered(k)),
+        "orders": {i: _listed(found) for i, found in sync_orders(k).items()},
+        "unfenced": _listed(unfenced(k)),
         "unguarded": [(p.first.site.path, p.second.site.path) for p in unguarded(k)],
         "unfinished": sorted(
             (u.meeting.site.path, () if u.meeting.meets is None else u.meeting.meets.path)
@@ -55,6 +55,16 @@ def findings(k: Kernel) -> dict[str, object]:
         ),
         "stuck": sorted({e.instance.order for e in done.roles.stuck}),
     }
+
+
+def _listed(found: Sequence[Hazard]) -> list[tuple[object, ...]]:
+    """Hazards but for those over two iterations or more that are there over one as well: whatever
+    orders the near pair orders the far one, too. Where a wait is moved so that it ends operations
+    of two iterations before, the few iterations that stand for a loop have no far pair."""
+    near = {_key(replace(h, distance=1)) for h in found if h.distance == 1}
+    return sorted(
+        {_key(h) for h in found if h.distance < 2 or _key(replace(h, distance=1)) not in near}
+    )
 
 
 def _key(h: Hazard) -> tuple[object, ...]:

@@ -59,7 +59,13 @@ def symbolic_fields(cls: type) -> tuple[str, ...]:
 @cache
 def node_fields(cls: type) -> tuple[str, ...]:
     """The names of the fields that may hold nodes, directly or in tuples."""
-    return _fields_where(cls, lambda t: issubclass(t, Node) or issubclass(Node, t))
+    return fields_holding(cls, Node)
+
+
+@cache
+def fields_holding(cls: type, kind: type) -> tuple[str, ...]:
+    """The names of the fields that may hold what is of a class, directly or in tuples."""
+    return _fields_where(cls, lambda t: issubclass(t, kind) or issubclass(kind, t))
 
 
 def _fields_where(cls: type, may_hold: Callable[[type], bool]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fusewright.core.conditions import Cond
 from fusewright.core.expr import Expr, variables
-from fusewright.core.node import children, fields_of, values_of
+from fusewright.core.node import children, fields_holding, values_of
 from fusewright.dtypes import uint64
 from fusewright.kir.analysis.lanes import conjunction, evaluate_lanes, holds, is_known
 from fusewright.kir.analysis.uniformity import all_agree, threads_of
@@ -136,7 +136,8 @@ def _operands(facts: KernelFacts) -> Iterator[Problem]:
     since nobody else looks at its fields."""
     for place in facts.places:
         s = place.statement
-        yield from ((s, problem) for problem in s.problems())
+        for problem in s.problems():
+            yield s, problem
         if isinstance(s, Alloc):
             continue
         named = [r for r in children(s) if type(r) is Reg]
@@ -144,7 +145,8 @@ def _operands(facts: KernelFacts) -> Iterator[Problem]:
         for r in named:
             if r not in registers:
                 yield s, f"it names the register {r.buffer}[{r.index}] and does not say what for"
-        buffers = [b for b in values_of(s, fields_of(type(s))) if type(b) is Buffer]
+        names = fields_holding(type(s), Buffer)
+        buffers = [b for b in values_of(s, names) if type(b) is Buffer] if names else []
         used = [u.buffer for u in s.memory_uses()] if buffers else []
         for b in buffers:
             if b not in used:
