@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from test_split_products import checked, gated, product, split_schedule, wide_product, with_bias
 
@@ -24,7 +25,9 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.semaphores import SEMAPHORE_STATEMENTS
 from fusewright.kir.traverse import walk_statements
+from fusewright.schedule.heuristics.matmul import MatmulScheduler, schedule_products
 from fusewright.schedule.heuristics.product_plans import (
+    ProductPlan,
     ProductSizes,
     in_streams,
     menu_plans,
@@ -113,9 +116,52 @@ def test_one_ring_goes_on_from_whole_tiles_to_parts() -> None:
         }
 
 
-def test_a_ring_in_two_loops_needs_warps_of_its_own() -> None:
+def planned(fn: Callable[..., object], specs: list[fw.TensorSpec], **given: Any) -> fw.Schedule:
+    """Tiles of 64 x 64 for three blocks, with what else a plan says."""
+    s = fw.Schedule(fw.trace(fn, *specs))
+    products = MatmulScheduler(s.flow, TARGET)._products
+    known = {"rows": 64, "columns": 64, "depth": 64, "warpgroups": 1, "stages": 2, "splits": 3}
+    known |= {"mode": "vector", "blocks": 3, "stream": True}
+    schedule_products(s, products, ProductPlan(**(known | given)))
+    return s
+
+
+def test_tiles_between_others_that_do_not_exist() -> None:
+    """Five rows of tiles in groups of two: a whole wave would have a tile less in some blocks."""
+    specs = [fw.TensorSpec((320, 768), "bfloat16"), fw.TensorSpec((768, 192), "bfloat16")]
     with pytest.raises(fw.ScheduleError, match="filled in 2 loops one behind the other"):
-        split_schedule(product, 3, "vector", shape=FIVE, blocks=1, stream=True, stages=1).lower()
+        planned(product, specs, group=2).lower()
+
+
+@pytest.mark.slow
+def test_rings_without_warps_of_their_own() -> None:
+    for stages in (1, 3):
+        s = streamed(stages=min(stages, 2))
+        for t in s.tensors if stages > 1 else ():
+            if t.stage.copied:
+                t.circular_buffer(stages)
+        assert fw.verify(checked(s)).ok
+
+
+@pytest.mark.slow
+def test_inputs_ahead_and_promoted_sums() -> None:
+    def residual(x: Any, w: Any, r: Any) -> Any:
+        return fw.matmul(x, w) + r
+
+    def turned(x: Any, w: Any) -> Any:
+        return fw.astype(fw.matmul(x, fw.permute_dims(w, (1, 0))), "bfloat16")
+
+    shapes = ((314, 408), (408, 64), (314, 64))
+    s = planned(residual, [fw.TensorSpec(x, "bfloat16") for x in shapes], staged=64, ahead=2)
+    assert fw.verify(checked(s)).ok
+    narrow = [fw.TensorSpec(x, "float8_e4m3") for x in ((314, 832), (48, 832))]
+    kernel = planned(turned, narrow, depth=128, promoted=True).lower()
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=x).astype(fw.float8_e4m3.numpy) for x in ((314, 832), (48, 832))]
+    found = kernel.simulate(*arrays)
+    wanted = fw.evaluate(fw.trace(turned, *narrow), *arrays)[0].astype(np.float64)
+    assert found.races == [] and fw.verify(kernel, *arrays).ok
+    assert np.abs(found.outputs[0].astype(np.float64) - wanted).max() <= 2**-7 * wanted.max()
 
 
 def test_a_result_is_stored_once_and_scratch_holds_the_rest_alone() -> None:

@@ -206,11 +206,10 @@ def _going_on(found: Sequence[RingStage]) -> list[RingStage]:
             continue
         is_counted = None not in counts and not any(s.is_guarded for s in same[:-1])
         is_alike = {(s.nbytes, s.blocks) for s in same} == {(first.nbytes, first.blocks)}
-        if not is_counted or not is_alike or not first.alloc.warp_specialized:
+        if not is_counted or not is_alike:
             raise ScheduleError(
                 f"{first.names}: the tiles of one ring are filled in {len(same)} loops one behind "
-                "the other; let warps of their own copy them (circular_buffer(.., "
-                "warp_specialized=True)), in all loops as many bytes, and a known number of tiles"
+                "the other; let all of them copy as many bytes, and a known number of tiles"
             )
         numbers = [n or 0 for n in counts]
         for i, s in enumerate(same):
