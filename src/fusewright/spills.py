@@ -7,7 +7,7 @@ keeps in memory (spills) is a fact of the kernel that no count before has. These
 turn until one spills nothing:
 
     fewer blocks    of the same schedule on a multiprocessor, so that threads have more registers
-    another         candidate of the group, by predicted time
+    another         candidate of the group, by predicted time, where one block has them all already
 
 Without a compiler kernels stay as they are scheduled.
 """
@@ -100,7 +100,12 @@ def _ways(kernel: Kernel, found: Resources) -> Iterator[tuple[Way, _Predicted]]:
         return predicted
 
     for blocks in reversed(range(1, kernel.ir.min_blocks)):
-        yield Way(_blocks_in_words(blocks), min_blocks=blocks), with_blocks(blocks)
+        predicted = with_blocks(blocks)
+        if predicted(None) is None:
+            return  # fewer are slower still
+        yield Way(_blocks_in_words(blocks), min_blocks=blocks), predicted
+    if kernel.ir.min_blocks > 1:
+        return
     rated = [c for c in rate(kernel.segment.dataflow(), kernel.target) if isinstance(c, Rated)]
     for c in sorted(rated, key=lambda c: c.cost.us):
         if c.params != kernel.heuristic and c.cost.us <= spilling:

@@ -142,9 +142,11 @@ def bundle(
     their options, in order. Each module compiles once and holds its kernels under their emitted
     names."""
     groups: list[list[Kernel]] = []
+    alone: dict[Kernel, str] = {}
     room = 0
     for k in sorted(kernels, key=contracts):
-        size = len(emit_module((k,), target))
+        alone[k] = emit_module((k,), target)
+        size = len(alone[k])
         group = groups[-1] if groups else []
         fits = group and len(group) < KERNELS_PER_MODULE and size <= room
         named_apart = all(identifier(k.name) != identifier(other.name) for other in group)
@@ -154,6 +156,8 @@ def bundle(
         else:
             groups.append([k])
             room = _MODULE_NCHARS - size
+    texts = [alone[g[0]] if len(g) == 1 else emit_module(g, target) for g in groups]
     return [
-        (ModuleSource(emit_module(g, target), g[0].name, contracts(g[0])), tuple(g)) for g in groups
+        (ModuleSource(text, g[0].name, contracts(g[0])), tuple(g))
+        for g, text in zip(groups, texts, strict=True)
     ]
