@@ -390,6 +390,7 @@ def test_a_view_that_is_joined_and_read_by_others_is_in_both_places(
 
 def test_joins_of_arguments_and_of_a_view_that_another_kernel_reads() -> None:
     """The kernel of the sums has the argument too, and stores it beside them; the flip is apart."""
+
     def f(a):
         s = fw.sum(a, axis=1, keepdims=True)
         return fw.concat([a, s], axis=1), fw.flip(s)
