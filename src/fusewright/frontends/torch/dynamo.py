@@ -21,6 +21,7 @@ from fusewright.frontends.torch.options import Options, options_of
 from fusewright.frontends.torch.partition import GraphPartition, partition
 from fusewright.frontends.torch.permutations import tell_permutations
 from fusewright.frontends.torch.plain_biases import plain_biases
+from fusewright.frontends.torch.plain_clones import plain_clones
 from fusewright.frontends.torch.plain_scalars import plain_scalars
 from fusewright.frontends.torch.plain_scatters import plain_scatters
 from fusewright.frontends.torch.plain_strides import plain_strides
@@ -174,6 +175,7 @@ def parts_to_fuse(module: Any, options: Options) -> tuple[list[GraphPart], Graph
     tell_permutations(module.graph)
     plain_scalars(module)
     plain_biases(module.graph)
+    plain_clones(module.graph)
     plain_scatters(module.graph)
     plain_strides(module.graph)
     plain_writes(module.graph)

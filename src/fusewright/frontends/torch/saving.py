@@ -18,6 +18,7 @@ from typing import Any
 
 from fusewright.frontends.torch.permutations import tell_permutations
 from fusewright.frontends.torch.places import keep_places
+from fusewright.frontends.torch.plain_clones import plain_clones
 from fusewright.frontends.torch.products import PRODUCTS
 from fusewright.frontends.torch.table import LOWERINGS
 
@@ -35,6 +36,7 @@ def cut(joint: Any, *args: Any, num_fwd_outputs: int, **kwargs: Any) -> tuple[An
     the cotangents follow."""
     tell_permutations(joint.graph)
     keep_places(joint.graph)
+    plain_clones(joint.graph, is_joint=True)
     with _told():
         split = _partitioners.min_cut_rematerialization_partition
         forward, backward = split(joint, *args, num_fwd_outputs=num_fwd_outputs, **kwargs)
