@@ -223,7 +223,7 @@ def test_columns_are_shared_up_to_one_line_of_them_in_all_blocks() -> None:
 def test_what_all_blocks_wait_for_at_once_overlaps_with_nothing() -> None:
     array = MovedArray("x", 1 << 30, (float(1 << 30),), False)
     chip = 2 * TARGET.multiprocessors
-    one = Work(chip, 512, 1, 0, (array,), 0, 0, 100 << 10, 0, 1, 1, 32, 100, 16)
+    one = Work(chip, 512, 1, 0, (array,), 0, 0, 100 << 10, 0, 0, 1, 32, 100, 16)
     for blocks, wants in ((chip, 1.0), (10 * chip, 0.0)):
         alone = replace(one, blocks=blocks)
         waits = cost(replace(alone, gatherings=1.0), TARGET)
