@@ -248,7 +248,8 @@ class Orders:
     def run(self, order: Sequence[int], poison: int) -> list[bytes]:
         """The bytes of the results; memory that nobody has written holds the byte `poison`."""
         memory = {
-            r: np.full(evaluate(r.nbytes, self.sizes), poison, np.uint8) for r in self.host.roots
+            r: np.full(evaluate(r.nbytes, self.sizes), _first_byte(r, poison), np.uint8)
+            for r in self.host.roots
         }
         for r, given in self.given.items():
             memory[r][:] = given
@@ -279,6 +280,11 @@ class Orders:
     def _view(self, b: Binding, memory: dict[Root, np.ndarray]) -> np.ndarray:
         start, nbytes = evaluate(b.offset, self.sizes), evaluate(b.nbytes, self.sizes)
         return memory[b.root][start : start + nbytes]
+
+
+def _first_byte(r: Root, poison: int) -> int:
+    """What a root holds before a call: semaphores are zero between launches."""
+    return 0 if r.kind is RootKind.STATE else poison
 
 
 def order_problem(program: fw.Program, arrays: Sequence[Any], seed: int, count: int) -> str | None:
