@@ -272,7 +272,7 @@ class _Former:
         between = self._between(chosen, far)
         if between and self._try(chosen, producers, [*between, *items], number) is None:
             return None
-        near = {*sources, *(x for g in chosen for x in g.sources)}
+        near = {*sources, *(x for g in chosen for x in g.sources)} if far else set[Tensor]()
         again = self._recomputed(far, near)
         if again:
             left = [o for t in (*again, *items) for o in t.op.operands if o not in again]
