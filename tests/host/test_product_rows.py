@@ -33,7 +33,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "columns"), [("result", 77), ("function", 92), ("softmax", 77)])
+@pytest.mark.parametrize(("name", "columns"), [("result", 77), ("function", 93), ("softmax", 77)])
 def test_boxes_store_the_product_and_the_program_is_right(name: str, columns: int) -> None:
     shapes = (40, 130, 72), (40, columns, 72)
     fusion = fw.trace(PROGRAMS[name], *(S(s, "bfloat16") for s in shapes))
@@ -55,8 +55,10 @@ def test_boxes_store_the_product_and_the_program_is_right(name: str, columns: in
 @pytest.mark.parametrize(
     ("x", "w", "chosen"),
     [
-        ((32, 1707, 64), (32, 1707, 64), True),  # 468 us by threads, 62 and 92 predicted (H200)
+        ((32, 1707, 64), (32, 1707, 64), True),  # 483 us by threads, 151 so (one H200)
         ((8192, 768), (50257, 768), True),
+        ((4096, 1024), (8193, 1024), True),  # whose operands are exchanged
+        ((4096, 1024), (8194, 1024), False),  # threads store two elements
         ((8192, 768), (50264, 768), False),  # boxes hold these
         ((4097, 4096), (77, 4096), False),  # a copy takes longer
     ],
@@ -67,3 +69,10 @@ def test_rows_are_longer_where_that_saves_more_than_a_copy(
     for name in ("result", "softmax"):
         fusion = fw.trace(PROGRAMS[name], S(x, "bfloat16"), S(w, "bfloat16"))
         assert bool(in_longer_rows(fusion, TARGET)) is chosen
+
+
+def test_exchanged_operands_need_no_kernel_more() -> None:
+    fusion = fw.trace(scores, S((4096, 1024), "bfloat16"), S((8193, 1024), "bfloat16"))
+    program = fw.compile(fusion)
+    assert "its operands are exchanged" in str(fw.Report(program))
+    assert len(program.kernels) == 2

@@ -68,3 +68,18 @@ def test_an_input_of_several_functions_is_read_once(case: str) -> None:
     loads = [s for s in walk(kernel.ir) if isinstance(s, Load) and s.src is x]
     places = [str(s.index) for s in loads]
     assert len(set(places)) == len(places), "an element is loaded twice"
+
+
+def test_tables_that_heads_share_are_waited_for() -> None:
+    """One kernel of 4096 cubed with rotated heads of 128 takes 209.0 us, two 198.0 (one H200)."""
+
+    def turned(x: Any, w: Any, c: Any, s: Any) -> Any:
+        q = fw.reshape(x @ w.T, (4096, 32, 128))
+        half = fw.concat([-q[..., 64:], q[..., :64]], axis=-1)
+        return q * fw.expand_dims(c, 1) + half * fw.expand_dims(s, 1)
+
+    sides = (4096, 4096), (4096, 4096), (4096, 128), (4096, 128)
+    program = fw.compile(fw.trace(turned, *(fw.TensorSpec(s, "bfloat16") for s in sides)))
+    predicted = [k.predicted.us for k in program.kernels if k.predicted]
+    assert len(program.kernels) == 2
+    assert sum(predicted) == pytest.approx(198.0, rel=0.05)

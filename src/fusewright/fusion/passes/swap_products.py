@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusewright.fusion import build
-from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce, Tensor, with_operands
+from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce, Resize, Tensor, with_operands
 from fusewright.fusion.passes.rebuild import rebuild
 
 
@@ -13,11 +13,11 @@ def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
     """Let the operand that has many rows have those of the instructions, which are 64 at least.
 
     rewrite:  x @ w            ->  (w.T @ x.T).T
-              sum(x @ w, ..)   ->  sum(copy((w.T @ x.T).T), ..)
+              sum(x @ w, ..)   ->  sum(copy((w.T @ x.T).T), ..)        and pads
     checks:   the product is `wanted` so
     order:    behind all passes that look for products, and behind `slice_products`
 
-    What a reduction reads is stored, and lies as it was written down: of slices the threads of a
+    What a reduction or a pad reads is stored, and lies as it was written down: of slices the threads of a
     product store whole sectors across its rows, of any length, and the kernel that sums them reads
     and writes along rows.
     """
@@ -30,7 +30,7 @@ def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
         a, b = map(build.swap_last, operands)
         shape = (*t.shape[:-2], t.shape[-1], t.shape[-2])
         swapped = build.swap_last(build.value(shape, t.dtype, with_operands(t.op, (b, a))))
-        if any(isinstance(u.op, Reduce) for u in uses[t]):
+        if any(isinstance(u.op, Reduce | Resize) for u in uses[t]):
             return build.value(swapped.shape, t.dtype, Pointwise((swapped,), "copy"))
         return swapped
 

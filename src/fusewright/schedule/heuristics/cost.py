@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 
 from fusewright.core.instructions import CODE
 from fusewright.schedule.heuristics.product_steps import outside_us, step_clocks
-from fusewright.schedule.heuristics.product_suffix import alone_clocks, moved_us
+from fusewright.schedule.heuristics.product_suffix import alone_clocks, moved_us, waits_us
 from fusewright.schedule.heuristics.product_work import ProductWork
 from fusewright.schedule.heuristics.thread_loops import warps
 from fusewright.schedule.heuristics.work import MovedArray, Work
@@ -214,7 +214,8 @@ def _around_steps(work: Work, p: ProductWork, target: Target) -> float:
     """Microseconds around the steps of a block's tiles, what threads load and store there among
     them."""
     moved = moved_us(p.loaded_nbytes, p.stored_nbytes, work.threads, target)
-    return p.tiles * (target.calibration.tile_us + moved)
+    waited = waits_us(p.shared_nbytes, work.threads, target)
+    return p.tiles * (target.calibration.tile_us + moved + waited)
 
 
 def bound_us(work: Work, target: Target) -> float:

@@ -8,12 +8,12 @@ boxes, ahead of that; else threads wait for them there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.axes.classes import AxisClass
 from fusewright.fusion.held_results import is_held_in_tile
-from fusewright.fusion.ir import IndexMap, MatMul, Parts, Pointwise, Reduce
+from fusewright.fusion.ir import IndexMap, MatMul, Parts, Pointwise, Reduce, ViewBase
 from fusewright.fusion.strided import box_problem, fastest_axis
 from fusewright.schedule.graph import Dataflow, Stage
 from fusewright.schedule.heuristics.common import numel
@@ -39,12 +39,14 @@ class Suffix:
     """For each place of the result: instructions of a thread that computes with its sum, bytes of
     inputs that are `loaded` for it, bytes of results that threads store (`stored`), which are
     waited for, and of those that leave by boxes (`boxed`), which memory takes beside the boxes of
-    operands."""
+    operands. Of inputs that several places share, as heads do a table of rotary embedding, so many
+    bytes are `shared`: caches hold them, and threads wait for them."""
 
     instructions: float = 0.0
     loaded: int = 0
     stored: float = 0
     boxed: int = 0
+    shared: int = 0
 
 
 ALONE_CLOCKS, FULL_CLOCKS = 4.1, 7.2
@@ -81,7 +83,8 @@ def exposed_us(
     not come `ahead`."""
     issue = clocks * places * s.instructions / (WARP_SIZE * ISSUE_PER_CLOCK * target.clock_mhz)
     loaded = 0 if ahead else places * s.loaded
-    return issue + moved_us(loaded, places * s.stored, threads, target)
+    waited = waits_us(places * s.shared, threads, target)
+    return issue + waited + moved_us(loaded, places * s.stored, threads, target)
 
 
 def moved_us(loaded: float, stored: float, threads: int, target: Target) -> float:
@@ -89,9 +92,16 @@ def moved_us(loaded: float, stored: float, threads: int, target: Target) -> floa
     step of a tile: their share of memory's bandwidth, as all blocks keep step, and the latency of
     as many loads as each waits for one after the other."""
     known = target.calibration
-    waits = loaded / (threads * WORD_NBYTES * WORDS_UNDER_WAY)
     share = target.memory_nbytes_per_us * known.read_share / target.multiprocessors
-    return waits * known.memory_latency_us + (loaded + stored * known.write_weight) / share
+    moved = (loaded + stored * known.write_weight) / share
+    return waits_us(loaded, threads, target) + moved
+
+
+def waits_us(nbytes: float, threads: int, target: Target) -> float:
+    """Microseconds in which the threads of a block wait for loads of so many bytes, of which each
+    has some under way."""
+    waits = nbytes / (threads * WORD_NBYTES * WORDS_UNDER_WAY)
+    return waits * target.calibration.memory_latency_us
 
 
 def tiles_read(flow: Dataflow, product: Stage) -> Iterator[tuple[Stage, list[Stage]]]:
@@ -133,7 +143,22 @@ def suffix_of(flow: Dataflow, product: Stage) -> Suffix:
         sum(x.dtype.nbytes for x, _ in tiles_read(flow, product)),
         sum(y.dtype.nbytes * numel(y.shape) / numel(product.shape) for y in apart),
         sum(y.dtype.nbytes for y in boxed),
+        sum(x.dtype.nbytes for x in _shared_inputs(product, behind)),
     )
+
+
+def _shared_inputs(product: Stage, behind: Sequence[Stage]) -> dict[Stage, None]:
+    """The inputs that functions of a product's results read at several places, and that have more
+    elements than a row or a column of them."""
+    side = max(numel(product.shape[-1:]), numel(product.shape[-2:-1]))
+    found: dict[Stage, None] = {}
+    for o in (o for s in behind for o in s.operands):
+        source = o
+        while isinstance(source.op, ViewBase):
+            (source,) = source.operands
+        if source.is_input and side < numel(source.shape) < numel(product.shape):
+            found[source] = None
+    return found
 
 
 def reductions(flow: Dataflow) -> list[Stage]:

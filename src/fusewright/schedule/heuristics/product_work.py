@@ -27,14 +27,15 @@ from fusewright.target import LINE_NBYTES, WARPGROUP_SIZE, mma_per_clock
 class ProductWork:
     """Of a block: the tiles of the result that it makes, the steps of all of them, each a tile of
     the depth, and what a step takes; bytes that threads load and store for the places of a tile
-    behind its last step; and whether two warpgroups take the tiles in turn (`ping_pong`), each
-    thread of which has so many `accumulators`."""
+    behind its last step, and those of tables that places share; whether two warpgroups take the
+    tiles in turn (`ping_pong`), each thread of which has so many `accumulators`."""
 
     tiles: int
     steps: int
     step: DepthStep
     loaded_nbytes: float = 0.0
     stored_nbytes: float = 0.0
+    shared_nbytes: float = 0.0
     ping_pong: bool = False
     accumulators: int = 0
 
@@ -84,11 +85,13 @@ def product_work(flow: Dataflow, stages: Sequence[Stage]) -> ProductWork | None:
     whole = numel(first.shape)
     read = {o.stored: o for s in moved for o in s.operands if o.stored.memory is Memory.GLOBAL}
     loaded = sum(o.dtype.nbytes for o in read.values() if numel(o.shape) == whole)
+    side = max(numel(first.shape[-1:]), numel(first.shape[-2:-1]))
+    shared = sum(x.dtype.nbytes for x in read if side < numel(x.shape) < whole)
     left = [s for s in moved if s.memory is Memory.GLOBAL]
     stored = sum(s.dtype.nbytes * numel(s.shape) / whole for s in left)
     in_turn = any(s.ping_pong for s in boxes)
     held = len(products) * sums // threads
-    moved_nbytes = sums * loaded, sums * stored
+    moved_nbytes = sums * loaded, sums * stored, sums * shared
     return ProductWork(tiles, steps, step, *moved_nbytes, in_turn, held)
 
 
