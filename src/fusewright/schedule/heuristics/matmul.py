@@ -295,8 +295,7 @@ def schedule_products(s: Schedule, stages: Sequence[Stage], plan: ProductPlan) -
     suffix = [ScheduledTensor(s, t) for t in computed(s.flow.stages) if t not in apart]
     for p in products:
         _tile(p, plan)
-    around = (2 if plan.blocks else 1) + (plan.cluster_size > 1)
-    around += plan.stream
+    around = (2 if plan.blocks else 1) + (plan.cluster_size > 1) + plan.stream
     inside = around + (plan.splits > 1 and not plan.stream) + (plan.first > 1)
     s.transform_like(product, [*operands, *ahead, *(y for y, _ in staged)])
     for p in products:
