@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from fusewright.core.expr import constant_value
-from fusewright.core.substitution import estimate
 from fusewright.fusion.ir import Fusion, MatMul, Pointwise, Reduce, Tensor
 from fusewright.fusion.passes.store_results import store_results
 from fusewright.host.product_forms import (
@@ -57,9 +56,9 @@ def in_longer_rows(fusion: Fusion, target: Target) -> frozenset[Tensor]:
     for t in fusion.values:
         if not isinstance(t.op, MatMul) or not _is_whole(t, target):
             continue
-        size = constant_value(t.shape[-1])
+        sizes = [constant_value(e) or 0 for e in t.shape]
         y = _left(t, fusion, uses)
-        if y is not None and size is not None and size % 2 and _saves(t, target):
+        if y is not None and all(sizes) and sizes[-1] % 2 and _saves(math.prod(sizes), target):
             found.add(y)
     return frozenset(found)
 
@@ -100,11 +99,11 @@ def _left(t: Tensor, fusion: Fusion, uses: Mapping[Tensor, Sequence[Tensor]]) ->
     return y
 
 
-def _saves(y: Tensor, target: Target) -> bool:
+def _saves(places: int, target: Target) -> bool:
     """Whether a copy takes less than what threads ask the second-level cache for beyond what boxes
     do, by the margin of the model: each lane of a quad stores one value of a row."""
     sectors = 1 + 2 * (QUAD - 1) * STAGED_ITEMSIZE / SECTOR_NBYTES
-    places, known = math.prod(map(estimate, y.shape)), target.calibration
+    known = target.calibration
     asked = ASKED * sectors * SECTOR_NBYTES * places / QUAD
     direct = asked / (known.l2_nbytes_per_clock * target.multiprocessors * target.clock_mhz)
     moved = 2 * STAGED_ITEMSIZE * places / target.memory_nbytes_per_us

@@ -17,9 +17,9 @@ def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
     checks:   the product is `wanted` so
     order:    behind all passes that look for products, and behind `slice_products`
 
-    What a reduction or a pad reads is stored, and lies as it was written down: of slices the threads of a
-    product store whole sectors across its rows, of any length, and the kernel that sums them reads
-    and writes along rows.
+    What a reduction or a pad reads is stored, and lies as it was written down: of slices the
+    threads of a product store whole sectors across its rows, of any length, and the kernel that
+    sums them reads and writes along rows.
     """
 
     uses = fusion.uses()
