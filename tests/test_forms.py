@@ -93,7 +93,7 @@ def test_what_passes_leave_is_checked_where_kernels_are_formed(
 
 def test_a_kernel_takes_the_next_way_where_the_first_does_not_fit() -> None:
     """Rows through shared memory are refused beside those in front of them; lanes share a row."""
-    program = fw.compile(fw.trace(mixed_with_the_row_before, S((500000, 33), "bfloat16")))
+    program = fw.compile(fw.trace(mixed_with_the_row_before, S((500000, 65), "bfloat16")))
     assert schedulers(program) == ["inner_persistent"]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fusewright as fw
-from fusewright import driver
+from fusewright import driver, finish
 from fusewright.cuda.compile import Compiled
 from fusewright.fusion import array as array_module
 from fusewright.kir import pipeline
@@ -108,7 +108,7 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, at: i
         (driver, "place", 1),
         (rating, "work_of", 1),
         (rating, "work_of", 2),
-        (driver, "lower", 1),
+        (finish, "lower", 1),
         (pipeline, "run_pass", 7),
         (pipeline, "run_pass", 40),
     ],

@@ -33,6 +33,7 @@ from fusewright.runtime import builds  # noqa: E402
 from fusewright.sim.machine import SimResult  # noqa: E402
 
 driver = importlib.import_module("fusewright.driver")
+finish = importlib.import_module("fusewright.finish")
 reproducer_module = importlib.import_module("fusewright.frontends.torch.reproducer")
 forms = importlib.import_module("fusewright.forms")
 rating = importlib.import_module("fusewright.schedule.heuristics.rating")
@@ -97,8 +98,8 @@ STAGES: dict[str, tuple[Any, str]] = {
     "form": (forms, "formed"),
     "place": (driver, "place"),
     "schedule": (rating, "work_of"),
-    "lower": (driver, "lower"),
-    "passes": (driver, "run_pipeline"),
+    "lower": (finish, "lower"),
+    "passes": (finish, "run_pipeline"),
     "compile": (builds, "compile_cubin"),
     "load": (calls.LoadedKernel, "__init__"),
     "launch": (calls.LoadedKernel, "launch"),

@@ -49,7 +49,7 @@ def within(a: Any, b: Any) -> Any:
 
 Shapes = list[tuple[int, ...]]
 PROGRAMS: dict[str, tuple[Callable[..., Any], Shapes, Shapes, int]] = {
-    "forces": (forces, [(2048, 3), (2048,)], [(37, 3), (37,)], 2),
+    "forces": (forces, [(2048, 3), (2048,)], [(37, 3), (37,)], 1),
     "nearest of 16 coordinates": (nearest, [(16384, 16), (64, 16)], [(29, 16), (13, 16)], 1),
     "chamfer": (chamfer, [(2048, 3), (2048, 3)], [(65, 3), (41, 3)], 2),
     "overlap by products": (overlap, [(2048, 4), (1024, 4)], [(31, 4), (50, 4)], 1),

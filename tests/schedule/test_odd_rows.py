@@ -340,7 +340,7 @@ def test_neighbours_in_odd_rows_are_cut_out_of_words() -> None:
     assert kernel.heuristic is not None
     assert dict(kernel.heuristic.values)["vector"] == 8
     loads = [s for s in walk_statements(kernel.ir) if isinstance(s, Load)]
-    assert loads and all(s.width == 8 for s in loads)
+    assert loads and all(s.width >= 8 for s in loads)  # windows side by side share a wider one
     x = np.tile(np.arange(4283) % 61, (8192, 1)).astype(np.float16)
     found = kernel.simulate(x, blocks=(0, 1, 2, 3, 4))
     assert found.races == []

@@ -27,7 +27,6 @@ from fusewright.fusion.strided import Strided, box_problem
 from fusewright.host.products import view_of
 from fusewright.schedule.heuristics.product_plans import (
     DEPTH_NBYTES,
-    FEW_COLUMNS,
     LARGE_TILE,
     STAGED_ITEMSIZE,
     ProductSizes,
@@ -438,9 +437,9 @@ def _may_swap(t: Tensor, target: Target) -> bool:
 
 def _placed_us(sizes: ProductSizes, suffix: Suffix, target: Target) -> tuple[float, bool]:
     """Microseconds of a product with the operands in those places that are faster, and whether they
-    are exchanged: by a margin, but where a tile then has all of the result's few columns."""
+    are exchanged: by a margin, but where there are fewer rows than a tile has."""
     own, other = (least_us(s, target, suffix) for s in (sizes, _exchanged(sizes)))
-    few = sizes.rows < FEW_COLUMNS
+    few = sizes.rows <= MMA_ROWS
     least = other if few else max(EXCHANGED * other, other + target.calibration.launch_us)
     return (other, True) if least < own else (own, False)
 

@@ -13,13 +13,13 @@ def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
     """Let the operand that has many rows have those of the instructions, which are 64 at least.
 
     rewrite:  x @ w            ->  (w.T @ x.T).T
-              sum(x @ w, ..)   ->  sum(copy((w.T @ x.T).T), ..)        and pads
+              sum(x @ w, ..)   ->  sum(copy((w.T @ x.T).T), ..)        and pads, and wider casts
     checks:   the product is `wanted` so
     order:    behind all passes that look for products, and behind `slice_products`
 
-    What a reduction or a pad reads is stored, and lies as it was written down: of slices the
+    What a sum of slices or a pad reads is stored, and lies as it was written down: of slices the
     threads of a product store whole sectors across its rows, of any length, and the kernel that
-    sums them reads and writes along rows.
+    sums them reads and writes along rows. What is widened may be stored as narrow as it is.
     """
 
     uses = fusion.uses()
@@ -30,8 +30,16 @@ def swap_products(fusion: Fusion, wanted: Callable[[Tensor], bool]) -> Fusion:
         a, b = map(build.swap_last, operands)
         shape = (*t.shape[:-2], t.shape[-1], t.shape[-2])
         swapped = build.swap_last(build.value(shape, t.dtype, with_operands(t.op, (b, a))))
-        if any(isinstance(u.op, Reduce | Resize) for u in uses[t]):
+        if any(_stores(u, t) for u in uses[t]):
             return build.value(swapped.shape, t.dtype, Pointwise((swapped,), "copy"))
         return swapped
 
     return rebuild(fusion, replace)
+
+
+def _stores(user: Tensor, t: Tensor) -> bool:
+    """Whether what reads a product may read it stored: a pad, a wider cast, or a reduction along
+    its batch, of which a kernel of the product holds no part."""
+    is_wider = isinstance(user.op, Pointwise) and user.dtype.nbytes > t.dtype.nbytes
+    is_of_batch = isinstance(user.op, Reduce) and min(user.op.axes) < t.ndim - 2
+    return is_wider or is_of_batch or isinstance(user.op, Resize)

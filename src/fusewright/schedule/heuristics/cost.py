@@ -121,14 +121,16 @@ def _arrival(work: Work, target: Target) -> float:
     of a block wait for each other's loads: none where they exchange nothing, or load for their next
     trip while they do. A block exchanges when what it reads is there: one alone on its
     multiprocessor moves nothing from then on until the next one begins, so that both times add up,
-    of several each is at another point. Of 227 draws (one H100, 2026-11-27 and 28) the root mean
-    square of the logarithm of predicted over measured times is 0.107 with it and 0.119 without; of
-    the 74 whose warps exchange 0.159 and 0.183."""
+    of several each is at another point; of what comes in several trips the last one counts. Of 260
+    draws (one H100, 2026-11-26 to 28) the root mean square of the logarithm of predicted over
+    measured times is 0.109 with it and 0.118 without; of the 88 whose warps exchange 0.161 and
+    0.180."""
     if work.walked or not work.exchanges:
         return 0.0
     read = (a for a in work.arrays if not (a.is_written or a.by_boxes))
     nbytes = sum(min(float(a.nbytes), max(*a.requested, a.together)) for a in read)
-    return nbytes / (target.memory_nbytes_per_us * target.calibration.read_share)
+    arrived = nbytes / (target.memory_nbytes_per_us * target.calibration.read_share)
+    return arrived / max(1, work.loads)
 
 
 def held_in_shared_memory(alone: Cost, whole: Cost, target: Target) -> Cost:
