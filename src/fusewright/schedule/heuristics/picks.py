@@ -101,7 +101,7 @@ def _step(address: Expr, v: Var) -> int | None:
 
 
 def picked_instructions(
-    a: GlobalAccess, trips: Mapping[Var, int], parts: dict[Symbolic | tuple[Expr, Expr], float]
+    a: GlobalAccess, trips: Mapping[Var, int], parts: dict[Symbolic | tuple[object, ...], float]
 ) -> float:
     """Instructions of a thread for the indices that an access follows, but for those in `parts`:
     each once for the trips of the loops that it is found by."""
