@@ -19,23 +19,18 @@ from fusewright.fusion.ir import (
     Alone,
     Concat,
     Fusion,
-    IndexMap,
     Input,
     Insert,
     MatMul,
     OwnKernel,
-    Pointwise,
-    Resize,
     Tensor,
-    is_alone,
 )
 from fusewright.fusion.passes.fold_crops import is_crop
 from fusewright.fusion.rematerialisable import is_rematerialisable
-from fusewright.fusion.sizes import STORED_TRIPS, nbytes_estimate, numel_estimate
+from fusewright.fusion.sizes import numel_estimate
 from fusewright.host.groups import (
     MAX_OPERANDS,
     MAX_OPS,
-    MAX_RECOMPUTED,
     FusionGroup,
     Reason,
     add,
@@ -52,6 +47,7 @@ from fusewright.host.read_stored import (
     needed_of,
     read_what_is_stored,
 )
+from fusewright.host.recomputing import Recomputing
 from fusewright.host.regroupings import MAX_REGROUPINGS, Regrouped, regrouped
 from fusewright.host.shared_loops import (
     form_of_sums,
@@ -60,7 +56,6 @@ from fusewright.host.shared_loops import (
     runs_along,
     walk_problem,
 )
-from fusewright.schedule.heuristics.common import SMALL
 
 MAX_VISITS = 64
 """Groups that are looked at before a cycle is assumed: formation stays linear in the ops."""
@@ -98,6 +93,7 @@ class _Former:
         self.graph = AxisGraph()
         self.groups: dict[int, FusionGroup] = {}
         self.home: dict[Tensor, int] = {}
+        self.outputs = frozenset(fusion.outputs)
         self.merged: dict[int, int] = {}
         self.reasons: list[Reason] = []
         self.views: dict[Tensor, Regrouped] = {}
@@ -111,7 +107,7 @@ class _Former:
         or of as many of them as accept it."""
         if isinstance(t.op, Input) or is_rematerialisable(t):
             return
-        if is_view(t) and t not in self.fusion.outputs and self._is_near(t):
+        if is_view(t) and t not in self.outputs and self._is_near(t):
             return
         if isinstance(t.op, Alone):
             self._place_own(t, t.op)
@@ -236,7 +232,7 @@ class _Former:
             for u in parts
         )
         size = sum(numel_estimate(u.shape) for u in parts)
-        return joined and t not in self.fusion.outputs and size <= numel_estimate(t.shape)
+        return joined and t not in self.outputs and size <= numel_estimate(t.shape)
 
     def _is_near(self, view: Tensor) -> bool:
         """Whether a view lies fewer regroupings behind what is stored than a kernel may undo. One
@@ -273,7 +269,8 @@ class _Former:
         if between and self._try(chosen, producers, [*between, *items], number) is None:
             return None
         near = {*sources, *(x for g in chosen for x in g.sources)} if far else set[Tensor]()
-        again = self._recomputed(far, near)
+        reader = Recomputing(self.outputs, self.group_of, near)
+        again = [t for o in far for t in reader.of(o)]
         if again:
             left = [o for t in (*again, *items) for o in t.op.operands if o not in again]
             read = dict.fromkeys(p for o in left if (p := self.group_of(o)) is not None)
@@ -297,84 +294,6 @@ class _Former:
 
     def _in_order(self, tensors: list[Tensor]) -> list[Tensor]:
         return sorted(dict.fromkeys(tensors), key=lambda v: self.order[v])
-
-    def _recomputed(self, sources: list[Tensor], near: Set[Tensor]) -> list[Tensor]:
-        """What a kernel that reads some tensors anyway computes again instead of reading it from
-        another kernel: short chains of functions of inputs, and of results that are stored in any
-        case, where they read no more bytes than the value's trips to memory, which then need not be
-        stored. Inputs that are much smaller than it are found in a cache."""
-        out: list[Tensor] = []
-        for o in sources:
-            chain, own = self._chain(o, near), nbytes_estimate(o)
-            large = sum(n for n in self._read_by(chain).values() if n * SMALL > own)
-            if chain and o not in self.fusion.outputs and large <= STORED_TRIPS * own:
-                out += chain
-            else:
-                out += self._widened(o)
-        return out
-
-    def _widened(self, o: Tensor) -> list[Tensor]:
-        """The functions of single elements from what another kernel makes to a wider value: the
-        narrow one is stored, in fewer bytes.
-
-        k1: y = a @ b, s = float32(y);  k2: softmax(s)   ->   k1: y;  k2: softmax(float32(y))
-        """
-        g = self.group_of(o)
-        found: list[Tensor] = []
-        if g is None or o in self.fusion.outputs:
-            return []
-        t = o
-        while isinstance(t.op, Pointwise) and not has_more_ops(found, MAX_RECOMPUTED):
-            found.append(t)
-            near = [v for v in t.op.operands if not is_rematerialisable(v)]
-            if len(near) != 1:
-                return []
-            (t,) = near
-            if t.dtype.nbytes < o.dtype.nbytes:
-                return found if self.group_of(t) is g else []
-        return []
-
-    def _chain(self, o: Tensor, near: Set[Tensor]) -> list[Tensor]:
-        """The ops between a value and inputs, or results that are dearer to compute again than to
-        read, if they are few and elementwise, views or moves."""
-        found: dict[Tensor, None] = {}
-        stack = [o]
-        while stack:
-            t = stack.pop()
-            if isinstance(t.op, Input) or is_rematerialisable(t) or t in found:
-                continue
-            if t is not o and self._is_read_cheaper(t, near):
-                continue
-            is_cheap = isinstance(t.op, Pointwise | Resize | IndexMap | Concat) or is_view(t)
-            if is_alone(t) or not is_cheap:
-                return []
-            found[t] = None
-            if has_more_ops(found, MAX_RECOMPUTED):
-                return []
-            stack.extend(t.op.operands)
-        return list(found)
-
-    def _is_read_cheaper(self, t: Tensor, near: Set[Tensor]) -> bool:
-        """Whether a result, which is stored in any case, is fewer bytes than what it is a function
-        of, without what the reader reads anyway.
-
-        k1: y = a + b + c, sum(y);  k2: exp(a + b + c)   ->   k1: y, sum(y);  k2: exp(y)
-        """
-        if t not in self.fusion.outputs or t not in self.home:
-            return False
-        read = self._read_by(self._chain(t, near))
-        return nbytes_estimate(t) < sum(n for o, n in read.items() if o not in near)
-
-    def _read_by(self, chain: Sequence[Tensor]) -> dict[Tensor, int]:
-        """The bytes that some ops read of each tensor that is stored before them, at most all of
-        it."""
-        read: dict[Tensor, int] = {}
-        for t in chain:
-            for o in dict.fromkeys(t.op.operands):
-                if isinstance(o.op, Input) or (o in self.home and o not in chain):
-                    more = numel_estimate(t.shape) * o.dtype.nbytes
-                    read[o] = min(nbytes_estimate(o), read.get(o, 0) + more)
-        return read
 
     def _views(self, t: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The views between an op and the values that are stored, operands first, and those."""
