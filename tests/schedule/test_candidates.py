@@ -179,7 +179,9 @@ def test_vectors_that_meet_the_same_elements_need_not_lie_whole_blocks_apart() -
     assert dict(params.values) == {"vector": 4, "vectors": 4, "threads": 128, "apart": 140}
     text = str(finish(flow, "k", TARGET, params).ir)
     loads = {line.split(" = ")[1].split("[")[1] for line in text.splitlines() if "load a[" in line}
-    assert len({load.split("]")[0] for load in loads}) == 4  # a column for each lane, not for each of 16
+    assert (
+        len({load.split("]")[0] for load in loads}) == 4
+    )  # a column for each lane, not for each of 16
 
 
 @pytest.mark.parametrize(
