@@ -11,6 +11,10 @@ import pytest
 import fusewright as fw
 from fusewright.fusion.ir import Scan, constant_shape
 from fusewright.fusion.passes.crop_reductions import crop_shifts
+from fusewright.fusion.passes.decompose import decompose
+from fusewright.fusion.passes.fold_moves import fold_moves
+from fusewright.fusion.passes.hoist_moves import hoist_moves, moves_to_hoist
+from fusewright.target import target_of
 
 
 def shifted(y: Any, by: int, axis: int) -> Any:
@@ -93,3 +97,30 @@ def test_the_form_is_chosen_by_its_time() -> None:
     spec = fw.TensorSpec((15, 256, 2048, 11), "bfloat16")
     program = fw.compile(fw.trace(lambda x: shifted(scanned(x, 3), 3, 0), spec))
     assert program.host.stats["bytes_moved"] < 1.01 * 2 * 2 * 15 * 256 * 2048 * 11
+
+
+MOVES: dict[str, Callable[..., Any]] = {
+    "rolled": lambda y, axis: fw.roll(y, 3, axis=axis),
+    "turned": lambda y, axis: fw.flip(y, axis=axis),
+    "shifted": lambda y, axis: shifted(y, 2, axis),
+    "reflected": lambda y, axis: fw.pad(
+        y, [(2, 2) if k == axis else (0, 0) for k in range(2)], "reflect"
+    ),
+    "in steps": lambda y, axis: y[::2] if axis == 0 else y[:, ::2],
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_above_scans_keep_values(name: str, axis: int) -> None:
+    """Across lines they are taken in front of the scan, along lines they stay where they are."""
+    fusion = fw.trace(
+        lambda x: MOVES[name](scanned(x, 1) + 1, axis), fw.TensorSpec((7, 9), "float64")
+    )
+    moves = fold_moves(decompose(fusion))
+    chosen = moves_to_hoist(moves, target_of("sm_90a"), reductions=True)
+    x = np.random.default_rng(axis).standard_normal((7, 9))
+    np.testing.assert_allclose(
+        fw.evaluate(hoist_moves(moves, chosen), x)[0], fw.evaluate(fusion, x)[0]
+    )
+    assert bool(chosen) == (axis == 0)
