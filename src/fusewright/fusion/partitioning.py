@@ -464,15 +464,15 @@ def number_of_runs(
     fits: Callable[[int], bool] = _any_number,
 ) -> int:
     """A number of runs within a factor of two of `wanted` that `fits` and divides all elements, so
-    that none is short; where possible one whose runs are whole slices of the first axes that a
-    run's length reaches, so that they need no division to address, or else whole vectors of so many
-    `lanes`, so that all begin where vectors do. `wanted` when there is none."""
+    that none is short: whole slices of the first axes that a run's length reaches, which need no
+    division to address, or else whole vectors of so many `lanes`, so that all begin where vectors
+    do. `wanted` when there is none: the last run is short then. Runs of any length, which begin
+    anywhere inside of slices, would be read element by element."""
     total = math.prod(lengths)
-    whole = total // lanes if total % lanes == 0 else total
+    whole = total // lanes if total % lanes == 0 else 1
     for candidates, size in (
         (whole_slices(lengths, 2 * wanted), total),
         (range(-(-wanted // 2), 2 * wanted + 1), whole),
-        (range(-(-wanted // 2), 2 * wanted + 1), total),
     ):
         near = [d for d in candidates if wanted <= 2 * d and d <= 2 * wanted and size % d == 0]
         near = [d for d in near if fits(d)]
