@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -428,6 +429,65 @@ def test_the_ci_script_is_executable_and_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     text = script.read_text(encoding="utf-8")
     assert "set -euo pipefail" in text and "make test" in text
+
+
+def asked_of_make(*arguments: str) -> str:
+    """What make prints; it runs nothing of the project."""
+    done = subprocess.run(
+        ["make", "--silent", *arguments], cwd=ROOT, capture_output=True, text=True, check=True,
+        timeout=30,
+    )  # fmt: skip
+    return done.stdout
+
+
+def makefile_variable(name: str) -> list[str]:
+    """The words of a variable of the Makefile."""
+    return shlex.split(asked_of_make("--eval", f"shown: ; $(info $({name}))", "shown"))
+
+
+NEEDS_TORCH = re.compile(r"^(?:torch = pytest.importorskip\(\"torch\"\)|import torch$)", re.M)
+
+
+def test_what_needs_torch_is_run_with_it_and_nothing_else_twice() -> None:
+    """`make test` runs without torch, and `make torch` what that left out."""
+    listed = makefile_variable("TORCH_TESTS")
+    scripts = sorted((ROOT / "examples").glob("*.py"))
+    run = (
+        ("tests/test_house.py::test_the_examples_of_a_document_run_in_order", "name", DOCUMENTS),
+        ("tests/test_examples.py::test_an_example_runs", "stem", scripts),
+    )
+    wanted = [
+        f"{test}[{getattr(path, part)}]"
+        for test, part, paths in run
+        for path in paths
+        if re.search(r"^import torch$", path.read_text(encoding="utf-8"), re.M)
+    ]
+    assert sorted(x for x in listed if "::" in x) == sorted(wanted)
+    files = [ROOT / x for x in listed if "::" not in x]
+    assert len(files) > 30
+    assert [f for f in files if not NEEDS_TORCH.search(f.read_text(encoding="utf-8"))] == []
+
+
+def test_a_test_that_hangs_fails_and_shows_where(tmp_path: Path) -> None:
+    path = tmp_path / "test_hanging.py"
+    path.write_text("import time\n\ndef test_hangs():\n    time.sleep(60)\n", encoding="utf-8")
+    guard = [o.replace("=300", "=0.5") for o in makefile_variable("GUARD")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:xdist", *guard, str(path)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert 'test_hanging.py", line 4 in test_hangs' in done.stderr
+
+
+def test_ci_runs_no_tests_without_the_guard_against_hangs() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    targets = re.findall(r"^make (\w+)", script, re.M)
+    lines = asked_of_make("--dry-run", *targets).splitlines()
+    runs = [line for line in lines if "-m pytest" in line]
+    guard = " ".join(makefile_variable("GUARD"))
+    assert len(runs) == 4, targets
+    assert [line for line in runs if guard not in line] == []
 
 
 # --- what users expect --------------------------------------------------------------------------
