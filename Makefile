@@ -14,7 +14,12 @@ PY := .venv/bin/python
 # A test that takes more than LIMIT seconds ends its process, with the stacks of all its threads.
 LIMIT ?= 300
 GUARD := -o faulthandler_timeout=$(LIMIT) -o faulthandler_exit_on_timeout=true
-QUICK_TESTS := -m pytest $(GUARD) -n $(WORKERS) --dist worksteal -m "not gpu and not slow and not fuzz"
+# Workers share the processors, so that each computes with one thread; the arrays of simulated
+# kernels come and go, and their memory is not given back to the system in between.
+EACH_ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432
+QUICK_TESTS := $(EACH_ALONE) $(PY) -m pytest $(GUARD) -n $(WORKERS) --dist worksteal \
+	-m "not gpu and not slow and not fuzz"
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test torch jax array-api lint format fuzz campaign corpus bench gpu wheel docs site clean
@@ -26,12 +31,12 @@ demo: .venv/stamp-cuda  ## compile, show, run and check three fusions
 	$(PY) -m fusewright demo
 
 test: .venv/stamp-dev  ## the test suite, without what needs a GPU or minutes
-	$(PY) $(QUICK_TESTS)
+	$(QUICK_TESTS)
 
 torch: .venv/stamp-dev  ## the tests of the PyTorch backend, where pip finds a CPU build of torch
 	@if $(PY) -c 'import torch' 2>/dev/null \
 	|| $(INSTALL) 'torch==$(TORCH)' 2>/dev/null; \
-	then $(PY) $(QUICK_TESTS) $(TORCH_TESTS); \
+	then $(QUICK_TESTS) $(TORCH_TESTS); \
 	else echo 'torch $(TORCH) is not to be had by pip here: its tests are skipped'; fi
 
 jax: .venv/stamp-dev  ## the tests with arrays of JAX, where pip finds it
