@@ -6,8 +6,20 @@ WORKERS ?= 2
 SEEDS ?= 0:20000
 TORCH ?= 2.13.0+cpu
 EXAMPLES ?= 20
-TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py tests/test_house.py
+# What `make test`, where torch is not installed, leaves out.
+TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py \
+	'tests/test_house.py::test_the_examples_of_a_document_run_in_order[torch.md]' \
+	'tests/test_examples.py::test_an_example_runs[torch_model]'
 PY := .venv/bin/python
+# A test that takes more than LIMIT seconds ends its process, with the stacks of all its threads.
+LIMIT ?= 300
+GUARD := -o faulthandler_timeout=$(LIMIT) -o faulthandler_exit_on_timeout=true
+# Workers share the processors, so that each computes with one thread; the arrays of simulated
+# kernels come and go, and their memory is not given back to the system in between.
+EACH_ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432
+QUICK_TESTS := $(EACH_ALONE) $(PY) -m pytest $(GUARD) -n $(WORKERS) --dist worksteal \
+	-m "not gpu and not slow and not fuzz"
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test torch jax array-api lint format fuzz campaign corpus bench gpu wheel docs site clean
@@ -19,18 +31,18 @@ demo: .venv/stamp-cuda  ## compile, show, run and check three fusions
 	$(PY) -m fusewright demo
 
 test: .venv/stamp-dev  ## the test suite, without what needs a GPU or minutes
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow and not fuzz"
+	$(QUICK_TESTS)
 
 torch: .venv/stamp-dev  ## the tests of the PyTorch backend, where pip finds a CPU build of torch
 	@if $(PY) -c 'import torch' 2>/dev/null \
 	|| $(INSTALL) 'torch==$(TORCH)' 2>/dev/null; \
-	then $(PY) -m pytest -m "not gpu and not slow and not fuzz" $(TORCH_TESTS); \
+	then $(QUICK_TESTS) $(TORCH_TESTS); \
 	else echo 'torch $(TORCH) is not to be had by pip here: its tests are skipped'; fi
 
 jax: .venv/stamp-dev  ## the tests with arrays of JAX, where pip finds it
 	@if $(PY) -c 'import jax' 2>/dev/null \
 	|| $(INSTALL) 'jax[cpu]' 2>/dev/null; \
-	then $(PY) -m pytest tests/runtime/test_jax_arrays.py; \
+	then $(PY) -m pytest $(GUARD) tests/runtime/test_jax_arrays.py; \
 	else echo 'jax is not to be had by pip here: its tests are skipped'; fi
 
 array-api: .venv/stamp-dev  ## the array API's own suite on oracle and kernels, from SUITE=/path
@@ -63,7 +75,7 @@ gpu: .venv/stamp-dev  ## the tests that need a GPU
 	$(PY) -m pytest -m gpu
 
 wheel: .venv/stamp-dev  ## build the wheel and try it in a clean environment
-	$(PY) -m pytest -m slow tests/test_package.py
+	$(PY) -m pytest $(GUARD) -m slow tests/test_package.py
 
 docs: .venv/stamp-dev  ## write the generated pages of docs/
 	$(PY) docs/make_ops.py

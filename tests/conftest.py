@@ -22,12 +22,13 @@ YOUNG_OBJECTS = 50_000
 """Objects that come to life between two searches for cycles of garbage, 700 by default: the modules
 and thousands of tests that stay alive make each of these slow."""
 
+gc.set_threshold(YOUNG_OBJECTS)
+
 
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: no search looks through it."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
 
 
 class _Heard(logging.Handler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,16 @@ from fusewright.kir.text import parse_kernel
 from fusewright.sim.traffic import Traffic, traffic
 
 
+@cache
 def _sum_of_rows() -> fw.Kernel:
     spec = fw.TensorSpec((64, 4096), "float32")
     (kernel,) = fw.compile(fw.trace(lambda x: fw.sum(x, axis=1), spec)).kernels
     return kernel
+
+
+@cache
+def _listing(kernel: fw.Kernel) -> str:
+    return kernel.sass()
 
 
 class Altered:
@@ -28,7 +35,7 @@ class Altered:
     def __init__(self, kernel: fw.Kernel, **parts: Any) -> None:
         self.ir, self.name, self.syncs = kernel.ir, kernel.name, kernel.syncs
         found = dataclasses.replace(kernel.resources(), **parts.get("resources", {}))
-        listing = parts.get("sass", "") + "\n" + kernel.sass()
+        listing = parts.get("sass", "") + "\n" + _listing(kernel)
         for old, new in parts.get("instead", {}).items():
             assert old in listing, listing
             listing = listing.replace(old, new)

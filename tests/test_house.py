@@ -6,10 +6,13 @@ import ast
 import importlib.util
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -112,15 +115,7 @@ def files_named(text: str) -> set[str]:
 def names_in_sources() -> set[str]:
     """What functions, classes, fields, constants, files and folders of the sources are called."""
     found = {part for p in SOURCES for part in p.relative_to(ROOT).with_suffix("").parts}
-    for node in (n for p in SOURCES for n in ast.walk(_tree(p))):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
-                found.add(name)
-            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Name(id=name, ctx=ast.Store()):
-                found.add(name)
-            case _:
-                pass
-    return found
+    return found.union(*(facts(p.read_text(encoding="utf-8")).names for p in SOURCES))
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda p: p.name)
@@ -248,18 +243,60 @@ def _load(path: Path):
 # --- sources ------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Facts:
+    """What the tests ask of a source: what its functions, classes, fields and variables are called;
+    the lines and lengths of its functions; its calls (see `calls`); the lines that read or write
+    text without an encoding; its first docstring. Trees are not kept: those of all sources are a
+    million nodes, through which each search for garbage would look."""
+
+    docstring: str | None
+    is_empty: bool
+    names: set[str] = field(default_factory=set)
+    functions: list[tuple[int, str, int]] = field(default_factory=list)
+    calls: list[tuple[int, str]] = field(default_factory=list)
+    without_encoding: list[int] = field(default_factory=list)
+
+    def note(self, node: ast.AST) -> None:
+        """Take in one node of the tree."""
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self.names.add(name)
+                assert node.end_lineno is not None
+                self.functions.append((node.lineno, name, node.end_lineno - node.lineno + 1))
+            case ast.ClassDef(name=name) | ast.arg(arg=name):
+                self.names.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Name(id=name, ctx=ast.Store()):
+                self.names.add(name)
+            case ast.Call(func=function, keywords=keywords):
+                self.calls += calls_of(node)
+                name = function.attr if isinstance(function, ast.Attribute) else None
+                is_text = name in ("read_text", "write_text")
+                if is_text and "encoding" not in {k.arg for k in keywords}:
+                    self.without_encoding.append(node.lineno)
+            case _:
+                pass
+
+
+@cache
+def facts(source: str) -> Facts:
+    """The facts of a source, which is parsed once for all tests."""
+    tree = ast.parse(source)
+    found = Facts(ast.get_docstring(tree), not tree.body)
+    for node in ast.walk(tree):
+        found.note(node)
+    return found
+
+
 def oversized(name: str, source: str) -> list[str]:
     """The file if it is too long, and its functions that are."""
     found: list[str] = []
     nlines = source.count("\n")
     if nlines > MAX_FILE_LINES:
         found.append(f"{name} has {nlines} lines")
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert node.end_lineno is not None
-            length = node.end_lineno - node.lineno + 1
-            if length > MAX_FUNCTION_LINES:
-                found.append(f"{name}:{node.lineno} {node.name} has {length} lines")
+    for line, function, length in facts(source).functions:
+        if length > MAX_FUNCTION_LINES:
+            found.append(f"{name}:{line} {function} has {length} lines")
     return found
 
 
@@ -280,14 +317,8 @@ def test_size_is_counted_for_functions_and_files() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    undocumented = [
-        _relative(p) for p in SOURCES if (tree := _tree(p)).body and not ast.get_docstring(tree)
-    ]
-    assert undocumented == []
-
-
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    found = {_relative(p): facts(p.read_text(encoding="utf-8")) for p in SOURCES}
+    assert [name for name, f in found.items() if not f.is_empty and not f.docstring] == []
 
 
 def test_nothing_is_left_for_later() -> None:
@@ -310,25 +341,22 @@ def test_test_files_have_different_names() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def calls(source: str) -> Iterator[tuple[int, str]]:
-    """The calls of builtin functions and of methods by name, with their lines: `print`, `.unlink`,
-    `os.replace`; and `open for writing`, whatever the file is opened by."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Call(func=ast.Name(id="open") | ast.Attribute(attr="open" | "fdopen")):
-                modes = [*node.args, *(k.value for k in node.keywords)]
-                if any(isinstance(m, ast.Constant) and _writes(m.value) for m in modes):
-                    yield node.lineno, "open for writing"
-            case ast.Call(func=ast.Name(id=name)):
-                yield node.lineno, name
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="os" | "tempfile" as module), attr=name)
-            ):
-                yield node.lineno, f"{module}.{name}"
-            case ast.Call(func=ast.Attribute(attr=name)):
-                yield node.lineno, f".{name}"
-            case _:
-                pass
+def calls_of(node: ast.Call) -> Iterator[tuple[int, str]]:
+    """The name of the builtin function or the method that is called, with its line: `print`,
+    `.unlink`, `os.replace`; and `open for writing`, whatever the file is opened by."""
+    match node.func:
+        case ast.Name(id="open") | ast.Attribute(attr="open" | "fdopen"):
+            modes = [*node.args, *(k.value for k in node.keywords)]
+            if any(isinstance(m, ast.Constant) and _writes(m.value) for m in modes):
+                yield node.lineno, "open for writing"
+        case ast.Name(id=name):
+            yield node.lineno, name
+        case ast.Attribute(value=ast.Name(id="os" | "tempfile" as module), attr=name):
+            yield node.lineno, f"{module}.{name}"
+        case ast.Attribute(attr=name):
+            yield node.lineno, f".{name}"
+        case _:
+            pass
 
 
 def _writes(mode: object) -> bool:
@@ -376,7 +404,9 @@ ONLY_IN: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 def test_calls_that_few_files_may_make(what: str) -> None:
     names, allowed = ONLY_IN[what]
     found = {
-        _relative(p): sorted(line for line, name in calls(p.read_text("utf-8")) if name in names)
+        _relative(p): sorted(
+            line for line, name in facts(p.read_text("utf-8")).calls if name in names
+        )
         for p in SOURCES
     }
     assert {f: lines for f, lines in found.items() if lines and f not in allowed} == {}
@@ -386,13 +416,9 @@ def test_calls_that_few_files_may_make(what: str) -> None:
 def test_text_files_are_utf_8_whatever_the_locale_is() -> None:
     # Names of a caller's program are in what dumps and reproducers show.
     unsaid = [
-        f"{_relative(p)}:{node.lineno}"
+        f"{_relative(p)}:{line}"
         for p in SOURCES
-        for node in ast.walk(_tree(p))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("read_text", "write_text")
-        and "encoding" not in {k.arg for k in node.keywords}
+        for line in facts(p.read_text(encoding="utf-8")).without_encoding
     ]
     assert unsaid == []
 
@@ -403,7 +429,7 @@ def test_calls_are_found_by_name() -> None:
         with open(p) as f, open(p, "wb") as g, p.open(mode="a") as h, os.fdopen(3, "r") as k:
             exec(t)
     """
-    found = [name for _, name in calls("if 1:" + source)]
+    found = [name for _, name in facts("if 1:" + source).calls]
     assert sorted(found) == [
         ".print", ".replace", "exec", "open for writing", "open for writing", "os.replace", "print",
     ]  # fmt: skip
@@ -428,6 +454,65 @@ def test_the_ci_script_is_executable_and_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     text = script.read_text(encoding="utf-8")
     assert "set -euo pipefail" in text and "make test" in text
+
+
+def asked_of_make(*arguments: str) -> str:
+    """What make prints; it runs nothing of the project."""
+    done = subprocess.run(
+        ["make", "--silent", *arguments], cwd=ROOT, capture_output=True, text=True, check=True,
+        timeout=30,
+    )  # fmt: skip
+    return done.stdout
+
+
+def makefile_variable(name: str) -> list[str]:
+    """The words of a variable of the Makefile."""
+    return shlex.split(asked_of_make("--eval", f"shown: ; $(info $({name}))", "shown"))
+
+
+NEEDS_TORCH = re.compile(r"^(?:torch = pytest.importorskip\(\"torch\"\)|import torch$)", re.M)
+
+
+def test_what_needs_torch_is_run_with_it_and_nothing_else_twice() -> None:
+    """`make test` runs without torch, and `make torch` what that left out."""
+    listed = makefile_variable("TORCH_TESTS")
+    scripts = sorted((ROOT / "examples").glob("*.py"))
+    run = (
+        ("tests/test_house.py::test_the_examples_of_a_document_run_in_order", "name", DOCUMENTS),
+        ("tests/test_examples.py::test_an_example_runs", "stem", scripts),
+    )
+    wanted = [
+        f"{test}[{getattr(path, part)}]"
+        for test, part, paths in run
+        for path in paths
+        if re.search(r"^import torch$", path.read_text(encoding="utf-8"), re.M)
+    ]
+    assert sorted(x for x in listed if "::" in x) == sorted(wanted)
+    files = [ROOT / x for x in listed if "::" not in x]
+    assert len(files) > 30
+    assert [f for f in files if not NEEDS_TORCH.search(f.read_text(encoding="utf-8"))] == []
+
+
+def test_a_test_that_hangs_fails_and_shows_where(tmp_path: Path) -> None:
+    path = tmp_path / "test_hanging.py"
+    path.write_text("import time\n\ndef test_hangs():\n    time.sleep(60)\n", encoding="utf-8")
+    guard = [o.replace("=300", "=0.5") for o in makefile_variable("GUARD")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:xdist", *guard, str(path)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert 'test_hanging.py", line 4 in test_hangs' in done.stderr
+
+
+def test_ci_runs_no_tests_without_the_guard_against_hangs() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    targets = re.findall(r"^make (\w+)", script, re.M)
+    lines = asked_of_make("--dry-run", *targets).splitlines()
+    runs = [line for line in lines if "-m pytest" in line]
+    guard = " ".join(makefile_variable("GUARD"))
+    assert len(runs) == 4, targets
+    assert [line for line in runs if guard not in line] == []
 
 
 # --- what users expect --------------------------------------------------------------------------

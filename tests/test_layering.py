@@ -9,8 +9,8 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,12 +62,14 @@ DEFAULT_DEPENDENCIES = frozenset({"numpy", "ml_dtypes"})
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module: who asks, on which line, and whether it runs when `who` is loaded."""
+    """One imported module: who asks, on which line, whether it runs when `who` is loaded, and
+    whether it stands inside of a function."""
 
     who: str
     line: int
     module: str
     at_load: bool
+    in_function: bool
 
     def __str__(self) -> str:
         return f"{self.who}:{self.line} imports {self.module}"
@@ -79,35 +81,63 @@ def module_name(path: Path) -> str:
     return ".".join(p for p in parts if p != "__init__")
 
 
+@dataclass(frozen=True)
+class Read:
+    """What the tests ask of a source. Its tree is not kept: those of all modules are a million
+    nodes, through which each search for garbage would look."""
+
+    imports: tuple[Import, ...]
+    named: tuple[str, ...]
+    environment: tuple[int, ...]
+
+
+@cache
+def read(source: str) -> Read:
+    """Its imports, of nobody; the modules that it imports by `import_module("..")`; and the lines
+    that name the environment."""
+    tree = ast.parse(source)
+    named: list[str] = []
+    environment: list[int] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr="environ" | "environb" | "getenv"):
+                environment.append(node.lineno)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                named.append(name)
+            case _:
+                pass
+    imports = _imports(tree.body, at_load=True, in_function=False)
+    return Read(tuple(imports), tuple(named), tuple(environment))
+
+
 def imports_of(who: str, source: str) -> list[Import]:
     """Every module that the source imports, `from a import b` as `a.b` where that is a module."""
-    return list(_imports(who, _tree(source).body, at_load=True))
+    return [replace(i, who=who) for i in read(source).imports]
 
 
-@lru_cache(1)
-def _tree(source: str) -> ast.Module:
-    """The source that was asked for last is often asked for again."""
-    return ast.parse(source)
-
-
-def _imports(who: str, body: list[ast.stmt], *, at_load: bool) -> Iterator[Import]:
+def _imports(body: list[ast.stmt], *, at_load: bool, in_function: bool) -> Iterator[Import]:
     for node in body:
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    yield Import(who, node.lineno, alias.name, at_load)
+                    yield Import("", node.lineno, alias.name, at_load, in_function)
             case ast.ImportFrom(module=module, names=names, level=level):
-                assert level == 0 and module, f"{who}:{node.lineno}: relative import"
+                assert level == 0 and module, f"line {node.lineno}: relative import"
                 for alias in names:
-                    yield Import(who, node.lineno, _resolved(module, alias.name), at_load)
+                    named = _resolved(module, alias.name)
+                    yield Import("", node.lineno, named, at_load, in_function)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield from _imports(who, node.body, at_load=False)
+                yield from _imports(node.body, at_load=False, in_function=True)
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-                yield from _imports(who, node.body, at_load=False)
-                yield from _imports(who, node.orelse, at_load=at_load)
+                yield from _imports(node.body, at_load=False, in_function=in_function)
+                yield from _imports(node.orelse, at_load=at_load, in_function=in_function)
             case _:
                 for inner in _bodies(node):
-                    yield from _imports(who, inner, at_load=at_load)
+                    yield from _imports(inner, at_load=at_load, in_function=in_function)
 
 
 def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -188,10 +218,7 @@ def test_a_module_without_a_layer_is_refused() -> None:
 
 def test_only_knobs_reads_the_environment() -> None:
     readers = [
-        f"{who}:{node.lineno}"
-        for who, source in SOURCES.items()
-        for node in ast.walk(_tree(source))
-        if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
+        f"{who}:{line}" for who, source in SOURCES.items() for line in read(source).environment
     ]
     assert [r for r in readers if not r.startswith("knobs:")] == []
     assert "os.environ" not in [f"{i.module}" for i in all_imports()]
@@ -213,9 +240,7 @@ IMPORTS_IN_FUNCTIONS = {
 
 def imports_in_functions(source: str) -> list[int]:
     """The lines of imports that stand inside of functions."""
-    functions = (n for n in ast.walk(_tree(source)) if isinstance(n, ast.FunctionDef))
-    inside = (n for f in functions for n in ast.walk(f))
-    return sorted({n.lineno for n in inside if isinstance(n, ast.Import | ast.ImportFrom)})
+    return sorted({i.line for i in read(source).imports if i.in_function})
 
 
 def test_imports_stand_where_modules_begin() -> None:
@@ -234,18 +259,9 @@ NETWORKS = frozenset(
 
 def named_modules(source: str) -> set[str]:
     """The first word of every module that a source imports, by `import_module("..")` too."""
-    found = {i.module for i in imports_of("", source)}
-    for node in ast.walk(_tree(source)):
-        match node:
-            case ast.Call(
-                func=ast.Name(id="import_module" | "__import__")
-                | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                found.add(name)
-            case _:
-                pass
-    return {name.split(".")[0] for name in found}
+    found = read(source)
+    names = (*found.named, *(i.module for i in found.imports))
+    return {name.split(".")[0] for name in names}
 
 
 def test_nothing_is_unpickled_and_nothing_is_sent() -> None:

@@ -19,6 +19,7 @@ from fusewright.frontends.torch.explaining import explain  # noqa: E402
 from fusewright.frontends.torch.library import fx  # noqa: E402
 from fusewright.frontends.torch.options import Options  # noqa: E402
 from fusewright.frontends.torch.product_choice import slower_in_loops  # noqa: E402
+from fusewright.frontends.torch.report import TorchReport  # noqa: E402
 
 fake = torch._subclasses.fake_tensor
 
@@ -120,39 +121,38 @@ def operators(report: Any) -> list[list[str]]:
     return [[str(n.target) for n in r.part.owned] for r in report.regions]
 
 
+def watched(f: Callable[..., Any], options: Options) -> tuple[Callable[..., Any], TorchReport]:
+    """The compiled function, and what is said of its graphs once they are made."""
+    torch._dynamo.reset()
+    report = TorchReport([])
+    return torch.compile(f, backend=compiler(options, report.graphs.append)), report
+
+
 @pytest.mark.parametrize("cpu", ["oracle", "sim"])
 @pytest.mark.parametrize("f", PROGRAMS)
 def test_control_flow_is_in_regions(f: Callable[..., Any], cpu: str) -> None:
-    torch._dynamo.reset()
-    options = {"cpu": cpu, "products": "always"}
     args = arguments(f)
-    report = explain(f, *args, options=options)
+    compiled, report = watched(f, Options(cpu=cpu, products="always"))
+    torch.testing.assert_close(compiled(*args), f(*args), rtol=1e-5, atol=1e-5)
     assert not any(r.failures for r in report.regions)
     assert len(report.regions) == 1 and not report.graphs[0].bodies
     names = {"cond", "while_loop", "scan", "map_impl"}
     assert len(names.intersection(operators(report)[0])) == 1
     assert not any(op in names for op, _ in report.graphs[0].left)
-    torch._dynamo.reset()
-    made = torch.compile(f, backend="fusewright", options=options)(*args)
-    torch.testing.assert_close(made, f(*args), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("f", [branches, recurrent, gates, backwards])
 def test_their_gradients_are_in_regions(f: Callable[..., Any]) -> None:
-    torch._dynamo.reset()
-    options = {"cpu": "sim", "products": "always"}
     args, wanted = ([x.clone().requires_grad_() for x in arguments(f)] for _ in range(2))
-    report = explain(f, *args, options=options)
-    assert [g.name for g in report.graphs] == ["forward", "backward"]
-    for g in report.graphs:
-        assert not any(op in ("cond", "scan") for op, _ in g.left), str(g)
-    torch._dynamo.reset()
-    compiled = torch.compile(f, backend="fusewright", options=options)
+    compiled, report = watched(f, Options(cpu="sim", products="always"))
     for call, given in ((compiled, args), (f, wanted)):
         made = call(*given)
         sum(y.square().sum() for y in (made if isinstance(made, tuple) else (made,))).backward()
     for x, y in zip(args, wanted, strict=True):
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-4)
+    assert [g.name for g in report.graphs] == ["forward", "backward"]
+    for g in report.graphs:
+        assert not any(op in ("cond", "scan") for op, _ in g.left), str(g)
 
 
 @pytest.mark.parametrize("f", PROGRAMS)
@@ -223,13 +223,10 @@ def multiplied(x: Any) -> Any:
     ],
 )
 def test_what_stays_torchs_says_why(f: Callable[[Any], Any], operator: str, why: str) -> None:
-    torch._dynamo.reset()
-    report = explain(f, drawn() + 2)
+    compiled, report = watched(f, Options())
+    torch.testing.assert_close(compiled(drawn() + 2), f(drawn() + 2))
     (found,) = (reason for op, reason in report.graphs[0].left if op == operator)
     assert found.startswith("torch runs it, and its graphs are fused one by one") and why in found
-    torch._dynamo.reset()
-    made = torch.compile(f, backend="fusewright")(drawn() + 2)
-    torch.testing.assert_close(made, f(drawn() + 2))
 
 
 def test_bodies_of_what_stays_torchs_are_graphs_of_their_own() -> None:

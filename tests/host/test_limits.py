@@ -12,8 +12,13 @@ from host_runs import run_on_bytes
 import fusewright as fw
 from fusewright.fusion.ir import Concat
 from fusewright.fusion.passes.cut_joins import cut_joins
-from fusewright.host.form import MAX_RECOMPUTED
-from fusewright.host.groups import MAX_DEPTH, MAX_OPERANDS, MAX_OPS, MAX_REDUCTIONS
+from fusewright.host.groups import (
+    MAX_DEPTH,
+    MAX_OPERANDS,
+    MAX_OPS,
+    MAX_RECOMPUTED,
+    MAX_REDUCTIONS,
+)
 from fusewright.host.joins import MAX_STORES
 from fusewright.schedule.clone_untied_uses import MAX_CLONES
 

