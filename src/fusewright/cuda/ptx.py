@@ -113,6 +113,10 @@ def sync_instruction(
             return _WAIT.format(scope=_ACROSS_BLOCKS if sees_stores else "")
         case ir.MbarInvalidate():
             return "mbarrier.inval.shared::cta.b64 [%0];"
+        case ir.LaunchWait():
+            return "griddepcontrol.wait;"
+        case ir.LaunchDependents():
+            return "griddepcontrol.launch_dependents;"
         case _:
             return None
 
