@@ -3,6 +3,7 @@ each wait is needed."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -227,10 +228,33 @@ def test_kernels_in_several_places_become_one_for_each_way() -> None:
     assert kept == {id(k) for k in p.kernels}, "nothing else is compiled with them"
 
 
-def test_a_program_on_disk_begins_as_early(tmp_path: Any) -> None:
+def test_a_program_on_disk_begins_as_early() -> None:
     p = compiled("scaled")
-    import pickle
-
     again = pickle.loads(pickle.dumps(p))
     assert [str(k.ir) for k in again.kernels] == [str(k.ir) for k in p.kernels]
     assert again.launches[1].kernel.ir.begins_early
+
+
+def test_verify_of_a_program_reports_what_overlaps() -> None:
+    p, xs = compiled("scaled"), arrays(CASES["scaled"][1])
+    assert fw.verify(p, *xs).missing == []
+    missing = fw.verify(changed(p, 1, without(ir.LaunchWait)), *xs).missing
+    told = [str(r) for r in missing]
+    assert any("while launch #0" in r for r in told) and len(set(told)) == len(told)
+
+
+def test_explain_says_what_begins_early_and_what_that_saves() -> None:
+    p = compiled("projected")
+    fn, specs = CASES["projected"]
+    plain = fw.compile(fw.trace(fn, *specs))
+    report, saved = fw.Report(p), p.target.calibration.launch_us
+    text = str(report)
+    assert "launch #1 begins before #0 has ended and waits for RAW t0" in text
+    assert f"{saved:.1f} us less, as launches begin early" in text
+    assert "after #0 RAW: t0; begins before it has ended" in report.show("host")
+    assert "LaunchWait: RAW t0" in report.show("syncs")
+    times = [fw.Report(x).to_dict() for x in (p, plain)]
+    assert times[1]["predicted_us"] - times[0]["predicted_us"] == pytest.approx(saved)
+    before, after = times[0]["host"]["launches"]
+    assert after["begin_us"] == pytest.approx(before["us"] - saved)
+    assert "begin early" not in str(fw.Report(plain))
