@@ -46,11 +46,26 @@ def projected(x: Any, w: Any, g: Any) -> Any:
     return fw.nn.layer_norm(fw.matmul(x, w), (w.shape[1],), g)
 
 
+def stacked(x: Any, w: Any, v: Any) -> Any:
+    """Two products, the second of which gets its left operand from the first by the copy engine."""
+    return fw.matmul(fw.nn.gelu(fw.matmul(x, w)), v)
+
+
+def sliced(x: Any, w: Any) -> Any:
+    """A product over a long depth, in slices that another kernel sums up."""
+    return fw.matmul(x, w)
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[fw.TensorSpec, ...]]] = {
     "scaled": (scaled, (Spec((67, 45), "float32"), Spec((45,), "float32"))),
     "scaled, symbolic": (scaled, (Spec(("n", 45), "float32"), Spec((45,), "float32"))),
     "four": (four, (Spec((66, 40), "float32"),)),
     "skipping": (skipping, (Spec((900, 40), "float32"), Spec((900, 56), "float32"))),
+    "stacked": (
+        stacked,
+        (Spec((130, 96), "bfloat16"), Spec((96, 128), "bfloat16"), Spec((128, 72), "bfloat16")),
+    ),
+    "sliced": (sliced, (Spec((64, 8192), "bfloat16"), Spec((8192, 64), "bfloat16"))),
     "projected": (
         projected,
         (Spec((130, 96), "bfloat16"), Spec((96, 256), "bfloat16"), Spec((256,), "bfloat16")),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from launch_rules import LAUNCH_RULES
 
+from fusewright.core.expr import Int
 from fusewright.cuda.emit import emit, sync_ids_in_ptx
 from fusewright.errors import SpecError
 from fusewright.kir import ir
@@ -170,6 +171,15 @@ def test_the_spec_says_where_they_may_stand(words: str) -> None:
     check_kernel(parse_kernel(RIGHT), "packed", target=target_of("sm_90"))
     with pytest.raises(SpecError, match=words):
         check_kernel(parse_kernel(REFUSED[words]), "packed", target=target_of("sm_90"))
+
+
+def test_what_is_awaited_is_a_parameter() -> None:
+    kernel = parse_kernel(RIGHT)
+    other = dataclasses.replace(
+        kernel, awaited=(ir.Buffer("z", kernel.params[0].dtype, Int(4), ir.Memory.GLOBAL),)
+    )
+    with pytest.raises(SpecError, match="z, which is awaited, is no parameter of the kernel"):
+        check_kernel(other, "packed")
 
 
 def test_architectures_without_them_are_refused() -> None:
