@@ -153,6 +153,38 @@ def test_the_syncs_reach_the_assembly_and_hold_loads_back() -> None:
     assert "const float* __restrict__ w" in cuda
 
 
+CLUSTER = """kernel next {
+  param x: float32[64] align 16
+  param w: float32[64] align 16
+  param y: float32[64] align 16
+  grid (bx < 1)
+  block (tx < 32)
+  cluster (cx < 2)
+  begins_early true
+  awaited (x)
+
+  local r: float32[2]
+  if (tx < 1) {
+    launch_wait #1
+  }
+  cluster_arrive #2 relaxed(RELAXED)
+  cluster_wait #3
+  r[0] = load x[32*cx + tx]
+  store y[32*cx + tx] = r[0]
+}
+"""
+
+
+@pytest.mark.parametrize(("relaxed", "wrong"), [("false", set[str]()), ("true", {"race"})])
+def test_who_hands_on_no_memory_does_not_hand_on_that_launches_ended(
+    relaxed: str, wrong: set[str]
+) -> None:
+    kernel = parse_kernel(CLUSTER.replace("RELAXED", relaxed))
+    arrays = {b: np.ones(64, np.float32) for b in kernel.params}
+    races = simulate(kernel, arrays, outputs=kernel.params[2:]).races
+    assert {r.kind for r in races} == wrong
+
+
 REFUSED = {
     "may still touch x": text(WEIGHT, READ, WAIT, WRITE),
     "ends without a wait": text(WEIGHT, READ, WRITE, awaited=""),
