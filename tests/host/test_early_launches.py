@@ -170,6 +170,18 @@ def test_what_the_device_of_no_launch_writes_may_be_read_before() -> None:
     assert any("g may be read before" in str(r) for r in p.reasons)
 
 
+def test_the_first_tiles_of_weights_are_fetched_before_the_wait() -> None:
+    p = compiled("stacked")
+    k = p.launches[-1].kernel
+    order = [type(s) for s in k.ir.body]
+    boxes = [s for s in k.ir.body if isinstance(s, ir.PrefetchBox)]
+    assert boxes and {s.map.buffer.name for s in boxes} == {"v"}
+    assert order.index(ir.PrefetchBox) < order.index(ir.LaunchWait) < order.index(ir.Roles)
+    assert any("first tiles of v are fetched before" in str(r) for r in p.reasons)
+    lines = [n for n, line in enumerate(k.cuda.splitlines()) if "prefetch.tensor.2d.L2" in line]
+    assert len(lines) == len(boxes)
+
+
 def test_launches_that_are_let_begin_know_nothing_of_what_was_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fusewright.errors import SpecError
 from fusewright.kir.ir import Alloc, Kernel
 from fusewright.kir.passes.place_launch_syncs import LaunchOrder, place_launch_syncs
 from fusewright.kir.spec import check_kernel
@@ -84,3 +85,50 @@ def test_what_changes_is_not_read_by_the_read_only_path() -> None:
     assert "r[1] = load w[tx] .no_allocate" in texts, "nobody writes it"
     assert "r[0] = load x[tx]" in texts
     check_kernel(k, "packed", target=target_of("sm_90a"))
+
+
+RING = """kernel k {
+  param x: float32[65536] align 16
+  param w: float32[65536] align 16
+  param y: float32[65536] align 16
+  map xm: x sizes (256, 256) strides (1, 256) box (32, 64)
+  map wm: w sizes (256, 256) strides (1, 256) box (32, 64)
+  grid (bx < 4)
+  block (tx < 160)
+
+  shared s: float32[4096] align 128 offset 0
+  shared t: float32[4096] align 128 offset 16384
+  shared full: uint64[2] offset 32768
+  roles {
+    role warps 4..5 by thread 128 {
+      for (u < 2) {
+        for (i < TRIPS) {
+          box_load s[2048*(i%2)] = xm at (32*i, 64*bx) on full[i%2] by thread 128
+          box_load t[2048*(i%2)] = wm at (32*i + 64*u, 64*bx) on full[i%2] by thread 128
+        }
+      }
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("trips", "fetched"), [(4, 2), (1, 1)])
+def test_first_boxes_of_what_nobody_writes_are_fetched_ahead(trips: int, fetched: int) -> None:
+    """Those of the first tile, as many as the ring has stages for."""
+    ring = parse_kernel(RING.replace("TRIPS", str(trips)))
+    k = place_launch_syncs(ring, LaunchOrder(True, (WHY,), lets_begin=True))
+    texts = [print_statement(s) for s in k.body]
+    boxes = [f"prefetch_box wm at ({32 * i}, 64*bx) by thread 128" for i in range(fetched)]
+    assert texts[0].startswith("launch_dependents") and texts[1 : 1 + fetched] == boxes
+    assert [t.split(" ")[0] for t in texts].count("prefetch_box") == fetched
+    assert texts[-2].startswith("launch_wait") and texts[-1].startswith("roles")
+    both = place_launch_syncs(ring, LaunchOrder(True, (WHY, (1, "RAW"))))
+    assert "prefetch_box" not in "".join(map(print_statement, both.body))
+
+
+def test_a_fetch_has_a_coordinate_for_each_dimension() -> None:
+    wrong = "prefetch_box wm at (0) by thread 128\n  roles"
+    k = parse_kernel(RING.replace("TRIPS", "4").replace("roles", wrong))
+    with pytest.raises(SpecError, match="1 coordinates for the 2 dimensions of wm"):
+        check_kernel(k, "lowered")

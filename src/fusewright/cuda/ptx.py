@@ -221,6 +221,13 @@ def box_instruction(s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> str:
             return f"cp.reduce.async.bulk.tensor.{kind} {tensor}, [%0];"
 
 
+def prefetch_instruction(rank: int) -> str:
+    """The fetch of a box of the tensor map %0 at coordinates %1 and on into the second-level
+    cache."""
+    places = ", ".join(f"%{1 + d}" for d in range(rank))
+    return f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{places}}}];"
+
+
 def _reduced_type(fn: str, dtype: DType) -> str:
     short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype.name)
     if short is not None:

@@ -74,6 +74,7 @@ from fusewright.kir.tensor import (
     LdMatrix as LdMatrix,
     Matrix as Matrix,
     Mma as Mma,
+    PrefetchBox as PrefetchBox,
     PrefetchMap as PrefetchMap,
     SetMaxRegisters as SetMaxRegisters,
     StMatrix as StMatrix,

@@ -17,8 +17,10 @@ from fusewright.host.groups import Reason
 from fusewright.host.hazards import binding_hazards
 from fusewright.host.ir import EdgeKind, HostLaunch
 from fusewright.kernel import Kernel
+from fusewright.kir.ir import PrefetchBox
 from fusewright.kir.passes.place_launch_syncs import LaunchOrder, place_launch_syncs
 from fusewright.kir.spec import check_kernel
+from fusewright.kir.traverse import statements_of
 from fusewright.programs.model import Dispatch
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.target import Feature, Target
@@ -91,6 +93,9 @@ def _reason(number: int, x: Dispatch, order: LaunchOrder) -> Reason:
     what = f"waits for {', '.join(names)}" if names else "waits at its end"
     ahead = [t.name for k, t in tensors.items() if k not in dict(order.awaited) and t in x.inputs]
     reads = f"; {', '.join(dict.fromkeys(ahead))} may be read before" if ahead and names else ""
+    fetched = [s.map.buffer for s in statements_of(x.kernel.ir, PrefetchBox)]
+    for b in dict.fromkeys(fetched):
+        reads += f"; the first tiles of {tensors[params.index(b)].name} are fetched before"
     saved = x.kernel.target.calibration.launch_us
     return Reason(
         x.outputs[0].name if x.outputs else x.kernel.name,
