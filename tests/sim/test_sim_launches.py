@@ -6,7 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from async_suite import arrays_of
 from launch_rules import LAUNCH_RULES
+from semaphore_suite import turn
 
 from fusewright.core.expr import Int
 from fusewright.cuda.emit import emit, sync_ids_in_ptx
@@ -222,3 +224,18 @@ def test_architectures_without_them_are_refused() -> None:
 def test_loads_by_the_read_only_path_are_reported() -> None:
     kernel = parse_kernel(text(WEIGHT, WAIT, READ[:-1] + " .non_coherent\n", WRITE))
     assert verdict(kernel) == {"rule"}
+
+
+@pytest.mark.parametrize(("wait", "wrong"), [(WAIT, set[str]()), ("", {"race", "rule"})])
+def test_blocks_that_take_turns_wait_for_launches_before(wait: str, wrong: set[str]) -> None:
+    """Blocks of one domain run in turns of their own; who is handed a turn knows more."""
+    head = "  begins_early true\n  awaited (w)\n  semaphores (f)\n"
+    source = turn(PART="r[0] = load x[192*bx + 64*by + tx]\n" + wait.replace("#1", "#9"))
+    kernel = parse_kernel(source.replace("  semaphores (f)\n", head))
+    zero = {b: np.zeros(4, np.uint32) for b in kernel.semaphores}
+    case = Case(arrays_of(kernel) | zero, outputs=kernel.params[1:2])
+    result = simulate(kernel, case.arrays, outputs=case.outputs, seed=3)
+    assert {r.kind for r in result.races} <= wrong and bool(result.races) == bool(wrong)
+    if not wrong:
+        report = verify_kernel(kernel, case, blocks=None)
+        assert report.ok and 9 in [s.id for s in report.necessary]
