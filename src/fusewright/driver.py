@@ -372,7 +372,8 @@ def compile(
     Raises no UnsupportedError: what one kernel cannot hold becomes several. Raises UserError for a
     donated name that is no input, for `dynamic` without a symbolic size, for `out_layouts` that are
     no orders of the results' axes or stand beside `alias_results`, as a view lies as its array
-    does; ScheduleError where a schedule by hand stores a result in another order than required.
+    does, and under `fw.config(early_launches=True)` for a target whose launches cannot overlap;
+    ScheduleError where a schedule by hand stores a result in another order than required.
     """
     chosen = target_of(target)
     original = fusion.original if isinstance(fusion, HandSchedule) else fusion

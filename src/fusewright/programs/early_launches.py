@@ -99,6 +99,6 @@ def _reason(number: int, x: Dispatch, order: LaunchOrder) -> Reason:
     saved = x.kernel.target.calibration.launch_us
     return Reason(
         x.outputs[0].name if x.outputs else x.kernel.name,
-        f"launch #{number} begins before #{number - 1} has ended and {what}{reads}; predicted to "
+        f"launch #{number} may begin before #{number - 1} has ended, {what}{reads}; predicted to "
         f"save up to {saved:g} us, what a launch takes beside its blocks",
     )
