@@ -30,7 +30,7 @@ from fusewright.fusion.passes.chunk_reductions import chunk_reductions
 from fusewright.fusion.passes.copy_pieces import copy_pieces
 from fusewright.fusion.passes.crop_joins import crop_joins
 from fusewright.fusion.passes.crop_products import crop_products
-from fusewright.fusion.passes.crop_reductions import crop_reductions
+from fusewright.fusion.passes.crop_reductions import crop_reductions, crop_shifts
 from fusewright.fusion.passes.cse import cse
 from fusewright.fusion.passes.cut_joins import cut_joins
 from fusewright.fusion.passes.decompose import decompose
@@ -179,11 +179,15 @@ def _forms(
     orders: Mapping[str, Order] | None = None,
 ) -> list[Form]:
     """The fusion with the moves hoisted that cost nothing, then with others, where there are any,
-    and with joins as selections; `orders` are those of values that lie in no C order."""
+    with what shifts leave computed in part, and with joins as selections; `orders` are those of
+    values that lie in no C order."""
     listed = [(moves, simple)]
     more = moves_to_hoist(moves, target, reductions=True)
     if more != simple:
         listed.append((moves, more))
+    cropped = crop_shifts(moves)
+    if cropped is not moves:
+        listed.append((cropped, moves_to_hoist(cropped, target)))
     parts = split_results(moves)
     if parts is not moves:
         plain, behind = (moves_to_hoist(parts, target, reductions=r) for r in (False, True))

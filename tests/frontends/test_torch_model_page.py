@@ -93,3 +93,12 @@ def test_a_page_names_every_row(tmp_path: Path) -> None:
 def test_a_target_that_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="sm_12"):
         report(4, 8).to_html(tmp_path / "model.html", target="sm_12")
+
+
+def test_what_a_function_closes_over_has_a_backward_pass_too() -> None:
+    """The model is no module: its parameters are found where gradients end."""
+    torch.compiler.reset()
+    model, x = Model(32), torch.randn(64, 32)
+    said = explain(lambda x: model(x).sum(), x, options={"cpu": "torch"})
+    assert [name for name, _ in said.times("sm_90a")] == ["forward", "backward"]
+    assert all(p.grad is None for p in model.parameters())

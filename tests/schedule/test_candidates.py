@@ -163,10 +163,25 @@ def test_vectors_of_a_thread_meet_the_same_elements_of_small_tensors() -> None:
     fn, (_, *small), target = GROUPS["small tensors read again"]
     flow = Dataflow(fusion_of(fn, [((8704, 24), "bfloat16"), *small], target))
     params = schedule_group(flow, target)
-    assert dict(params.values) == {"vector": 4, "vectors": 4, "threads": 128, "apart": 3}
+    assert dict(params.values) == {"vector": 4, "vectors": 4, "threads": 128, "apart": 384}
     text = str(finish(flow, "k", TARGET, params).ir)
     loads = [line.split(" = ")[1] for line in text.splitlines() if "load a[" in line]
     assert len(loads) == 1
+
+
+def test_vectors_that_meet_the_same_elements_need_not_lie_whole_blocks_apart() -> None:
+    """35 vectors of 4 are four rows of 35: those 140 vectors apart start at the same column. As far
+    apart as whole blocks of such, 4,480, four of them would leave the chip ragged."""
+    fn, _, target = GROUPS["small tensors read again"]
+    specs = [((4103, 35), "bfloat16"), ((35,), "float32"), ((35,), "float32")]
+    flow = Dataflow(fusion_of(fn, specs, target))
+    params = schedule_group(flow, target)
+    assert dict(params.values) == {"vector": 4, "vectors": 4, "threads": 128, "apart": 140}
+    text = str(finish(flow, "k", TARGET, params).ir)
+    loads = {line.split(" = ")[1].split("[")[1] for line in text.splitlines() if "load a[" in line}
+    assert (
+        len({load.split("]")[0] for load in loads}) == 4
+    )  # a column for each lane, not for each of 16
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,21 @@ def explain(
     differentiable = [t for t in tensors_of(leaves) if t.requires_grad]
     if differentiable:
         total = sum(t.float().sum() for t in differentiable)
-        inputs = _leaves(model, args, kwargs)
-        torch.autograd.grad(total, inputs, allow_unused=True)
+        torch.autograd.grad(total, _leaves(total), allow_unused=True)
     return TorchReport(graphs)
 
 
-def _leaves(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The parameters and arguments that want gradients."""
-    parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
-    given = list(tensors_of(torch.utils._pytree.tree_leaves((args, kwargs))))
-    return [t for t in (*parameters, *given) if t.requires_grad]
+def _leaves(total: Any) -> list[Any]:
+    """The tensors whose gradients a backward pass would accumulate, wherever the model holds them:
+    parameters, arguments, or what a function closes over."""
+    found: dict[Any, Any] = {}
+    seen, stack = set[Any](), [total.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found[node] = node.variable
+        stack.extend(n for n, _ in node.next_functions)
+    return list(found.values())

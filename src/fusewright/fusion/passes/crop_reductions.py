@@ -17,7 +17,7 @@ from fusewright.fusion.ir import (
     Tensor,
     with_operands,
 )
-from fusewright.fusion.passes.fold_crops import is_crop
+from fusewright.fusion.passes.fold_crops import crop_of, is_crop, padded
 from fusewright.fusion.passes.hoist_crops import WHOLE, Edges, edges_of_operand
 from fusewright.fusion.passes.rebuild import rebuild
 
@@ -36,27 +36,48 @@ def crop_reductions(fusion: Fusion) -> Fusion:
     order:    behind decompose, which spells norms in reductions; before hoist_crops, which takes
               the crops on through views
     """
-    uses = fusion.uses()
-    parts = {t: _CroppedPart(uses, set(fusion.outputs), t) for t in fusion.values if is_crop(t)}
+    return _in_part(fusion, {t: t for t in fusion.values if is_crop(t)})
+
+
+def crop_shifts(fusion: Fusion) -> Fusion:
+    """The same of what shifts take off one end, where they pad the other: what is left is computed
+    in part, and put into its place.
+
+    rewrite:  shift(softmax(x), 3, axis=0)  ->  pad(softmax(x[:-3]), 3)
+    checks:   nothing but the shift reads what is then computed in part
+    order:    as another form of the fusion, whose predicted time decides: hoist_moves computes the
+              whole result in one kernel, of which a part is replaced
+    """
+    crops = {t: crop for t in fusion.values if (crop := crop_of(t)) is not None}
+    return _in_part(fusion, crops)
+
+
+def _in_part(fusion: Fusion, crops: Mapping[Tensor, Tensor]) -> Fusion:
+    """The values that crop others first, by what they crop them to, of values in part."""
+    uses, outputs = fusion.uses(), set(fusion.outputs)
+    parts = {t: _CroppedPart(uses, outputs, t, crop) for t, crop in crops.items()}
     found = {t: part for t, part in parts.items() if part.spares_some()}
     now: dict[Tensor, Tensor] = {}
 
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
         now.update(zip(t.op.operands, operands, strict=True))
-        return found[t].made(now) if t in found else None
+        if t not in found:
+            return None
+        made = found[t].made(now)
+        return made if crops[t] is t else padded(made, t)
 
     return rebuild(fusion, replace) if found else fusion
 
 
 class _CroppedPart:
-    """The values that a crop alone needs, each with what is taken off it. What these are computed
-    from may be replaced itself."""
+    """The values that the `crop` of a reader alone needs, each with what is taken off it. What
+    these are computed from may be replaced itself."""
 
-    def __init__(self, uses: Readers, outputs: set[Tensor], crop: Tensor) -> None:
+    def __init__(self, uses: Readers, outputs: set[Tensor], reader: Tensor, crop: Tensor) -> None:
         assert isinstance(crop.op, Resize)
         self._uses = uses
         self._outputs = outputs
-        self._crop = crop
+        self._reader = reader
         self._whole = crop.op.operands[0]
         self._taken = tuple(zip(crop.op.low, crop.op.high, strict=True))
         self._edges: dict[Tensor, Edges] = {}
@@ -64,7 +85,7 @@ class _CroppedPart:
 
     def spares_some(self) -> bool:
         """Whether a reduction or a scan is computed in part."""
-        return self._visit(self._whole, self._taken, {self._crop}) and any(
+        return self._visit(self._whole, self._taken, {self._reader}) and any(
             isinstance(t.op, Reduce | Scan) for t in self._edges
         )
 

@@ -32,6 +32,7 @@ from fusewright.fusion.ir import (
     Pointwise,
     Reduce,
     Resize,
+    Scan,
     Size,
     Tensor,
     is_alone,
@@ -54,6 +55,7 @@ def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
     """Moves crops, steps, flips, rolls and reflections above what is computed of arguments.
 
     rewrite:  move(f(a, b))  ->  f(move(a), move(b));   sum(a, axis=1)[i]  ->  sum(a[i], axis=1)
+              shift(f(scan(a, axis=1)), 3, axis=0)  ->  f(scan(shift(a, 3, axis=0), axis=1))
     checks:   `moves_to_hoist` chose the moves
     order:    behind fold_moves, which leaves one move of each value; before the cut, which never
               reads at other places what the same kernel computes
@@ -79,7 +81,7 @@ def hoist_moves(fusion: Fusion, chosen: frozenset[Tensor]) -> Fusion:
 
 
 def _has_reductions(t: Tensor) -> bool:
-    return any(isinstance(o.op, Reduce) for o in topological((t,)))
+    return any(isinstance(o.op, Reduce | Scan) for o in topological((t,)))
 
 
 def filled(t: Tensor, source: Tensor, stored: Set[Tensor] = frozenset()) -> Tensor:
@@ -113,7 +115,7 @@ def filled(t: Tensor, source: Tensor, stored: Set[Tensor] = frozenset()) -> Tens
 class _Moved:
     """A value that moves read: what lies between it and the arguments, them included, whether it
     is needed where it is made too, whether it is stored whatever the moves do, and whether
-    reductions go into it."""
+    reductions or scans go into it."""
 
     value: Tensor
     moves: tuple[Tensor, ...]
@@ -128,7 +130,7 @@ def moves_to_hoist(
 ) -> frozenset[Tensor]:
     """The moves of values that are rather computed again at the places that they read: all moves
     of a value or none, where that takes less time than its memory. `reductions`: values that
-    reductions go into too, which only a schedule of the whole tells the price of."""
+    reductions and scans go into too, which only a schedule of the whole tells the price of."""
     uses = fusion.uses()
     reduced = _reduced(fusion)
     chosen: set[Tensor] = set()
@@ -143,7 +145,7 @@ def moves_to_hoist(
         found = _Moved(v, moves, region, is_in_place, is_output, v in reduced)
         if not all(_is_passed(t, chosen, stored) for t in region):
             continue
-        if _passes_joins(found, stored) and _pays(found, _steps(v, chosen, stored), stored, target):
+        if _passes_whole(found, stored) and _pays(found, _steps(v, chosen, stored), stored, target):
             chosen |= set(moves)
         elif v not in reduced:
             stored.add(v)
@@ -166,10 +168,10 @@ def _kept(fusion: Fusion, chosen: frozenset[Tensor]) -> set[Tensor]:
 
 
 def _reduced(fusion: Fusion) -> set[Tensor]:
-    """Reductions, and what is computed of them."""
+    """Reductions and scans, and what is computed of them."""
     found: set[Tensor] = set()
     for v in fusion.values:
-        if isinstance(v.op, Reduce) or not found.isdisjoint(v.op.operands):
+        if isinstance(v.op, Reduce | Scan) or not found.isdisjoint(v.op.operands):
             found.add(v)
     return found
 
@@ -184,7 +186,7 @@ def _is_passed(t: Tensor, chosen: Set[Tensor], stored: Set[Tensor]) -> bool:
     if t in stored:
         return True
     match t.op:
-        case Input() | Constant() | Size() | Iota() | Pointwise() | Reduce() | Concat():
+        case Input() | Constant() | Size() | Iota() | Pointwise() | Reduce() | Scan() | Concat():
             return True
         case Resize() if not is_crop(t):
             return True
@@ -197,13 +199,13 @@ def _is_passed(t: Tensor, chosen: Set[Tensor], stored: Set[Tensor]) -> bool:
             )
 
 
-def _passes_joins(found: _Moved, stored: Set[Tensor]) -> bool:
-    """Whether the moves read along whole axes of joins and of pads."""
-    if not any(isinstance(t.op, Concat | Resize) and t not in stored for t in found.region):
+def _passes_whole(found: _Moved, stored: Set[Tensor]) -> bool:
+    """Whether the moves read along whole axes of joins and of pads, and whole lines of scans."""
+    if not any(isinstance(t.op, Concat | Resize | Scan) and t not in stored for t in found.region):
         return True
     for t in found.moves:
         by = map_of(crop_of(t) or t)
-        if by is None or not ReadAt(stored=stored).passes_joins(found.value, by):
+        if by is None or not ReadAt(stored=stored).passes_whole(found.value, by):
             return False
     return True
 
@@ -221,7 +223,7 @@ def _region(v: Tensor, stored: Set[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _is_value(t: Tensor) -> bool:
-    return isinstance(t.op, Pointwise) and not is_alone(t) and not is_rematerialisable(t)
+    return isinstance(t.op, Pointwise | Scan) and not is_alone(t) and not is_rematerialisable(t)
 
 
 def _steps(v: Tensor, chosen: Set[Tensor], stored: Set[Tensor]) -> list[Tensor]:
@@ -236,7 +238,7 @@ def _steps(v: Tensor, chosen: Set[Tensor], stored: Set[Tensor]) -> list[Tensor]:
         if (t, way) in found or is_alone(t) or t in stored:
             continue
         found[t, way] = None
-        if isinstance(t.op, Pointwise | Reduce):
+        if isinstance(t.op, Pointwise | Reduce | Scan):
             steps.append(t)
         behind = (*way, t) if t in chosen else way
         stack += [(o, behind) for o in t.op.operands]
@@ -269,6 +271,6 @@ def _pays(found: _Moved, steps: list[Tensor], stored: Set[Tensor], target: Targe
 
 def _instructions(t: Tensor) -> float:
     """Instructions of a step for all of its elements."""
-    assert isinstance(t.op, Pointwise | Reduce)
+    assert isinstance(t.op, Pointwise | Reduce | Scan)
     exact, _ = INSTRUCTIONS.get(t.op.fn, (1.0, 1.0))
     return numel_estimate(t.op.operands[0].shape) * exact * -(-t.dtype.compute.nbytes // 4)

@@ -2,11 +2,13 @@
 
 gelu(x) at i -> n - 1 - i          gelu(x at n - 1 - i)
 sum(x, axis=1) at i -> i + 1       sum(x at (i + 1, j), axis=1)
+scan(x, axis=1) at i -> i + 1      scan(x at (i + 1, j), axis=1)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial, reduce
 
 from fusewright import dtypes
@@ -38,6 +40,7 @@ from fusewright.fusion.ir import (
     Pointwise,
     Reduce,
     Resize,
+    Scan,
     Shape,
     Tensor,
     behind_views,
@@ -69,8 +72,8 @@ class ReadAt:
         self._turns = turns or {}
         self._stops = False
 
-    def passes_joins(self, t: Tensor, by: Map) -> bool:
-        """Whether no join and no pad has to be made before it is read."""
+    def passes_whole(self, t: Tensor, by: Map) -> bool:
+        """Whether no join, no pad and no scan has to be made before it is read."""
         self.read(t, by)
         return not self._stops
 
@@ -94,6 +97,8 @@ class ReadAt:
             return build.value(by.shape, t.dtype, with_operands(t.op, operands))
         if isinstance(t.op, Reduce):
             return self._reduced(t.op, self._place(t, by))
+        if isinstance(t.op, Scan):
+            return self._scanned(t, t.op, by)
         if isinstance(t.op, Concat):
             part = self._part_of_join(t, t.op, by)
             if part is not None:
@@ -239,6 +244,17 @@ class ReadAt:
         places = [c for k, c in enumerate(at) if k not in axes]
         used = [c for c in by.at if c in places]
         return _along(build.permute(out, [places.index(c) for c in used]), used, by)
+
+    def _scanned(self, t: Tensor, op: Scan, by: Map) -> Tensor:
+        """A scan of what it scans at the places of a map that runs along all of each line. Others
+        read the scan where it is stored."""
+        kept = _coordinates_of((op.axis,), t.shape, by)
+        if kept is None:
+            self._stops = True
+            return moved(t, self._place(t, by))
+        lines = self.read(op.operands[0], by)
+        along = replace(op, operands=(lines,), axis=kept[op.axis])
+        return build.value(by.shape, t.dtype, along)
 
     def _turned(self, axis: int, c: Var) -> Expr:
         """The place that a reduction along an axis takes its element `c` from."""

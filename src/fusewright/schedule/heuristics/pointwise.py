@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from fusewright.axes.contiguity import Fit, order_of
@@ -55,8 +55,8 @@ BYTES_IN_FLIGHT = 16
 that covers latency times bandwidth. More, measured on an H200, is never faster (notes/measured)."""
 REUSED = 4
 """Vectors of a thread where they need the same elements of small tensors."""
-MAX_APART = 512
-"""Blocks between the vectors of a thread that meet the same elements: a megabyte at most."""
+MAX_APART = 512 * THREADS
+"""Vectors between those of a thread that meet the same elements: a megabyte at most."""
 TIMES = {Fit.WORDS: 1, Fit.CUT: 2, Fit.TAKEN: 2, Fit.PIECES: 8}
 """Accesses to a word of lanes: cut out of two, and, of two rows, two of these, which it takes as
 many instructions again to put together."""
@@ -86,14 +86,14 @@ def _is_joined(flow: Dataflow, s: Stage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Elements of a vector, vectors of a thread, threads of a block, how many blocks' vectors lie
-    between the vectors of a thread, which of the ways over all elements it takes, and of how many
-    neighbouring rows of a window a thread has a vector each."""
+    """Elements of a vector, vectors of a thread, threads of a block, how many vectors lie between
+    those of a thread (0: as many as a block has threads), which of the ways over all elements it
+    takes, and of how many neighbouring rows of a window a thread has a vector each."""
 
     width: int
     vectors: int
     threads: int
-    apart: int = 1
+    apart: int = 0
     walk: int = 0
     rows: int = 1
 
@@ -105,7 +105,7 @@ class Flat:
             vector=self.width,
             vectors=self.vectors,
             threads=self.threads,
-            apart=self.apart if self.apart > 1 else None,
+            apart=self.apart or None,
             walk=self.walk or None,
             rows=self.rows if self.rows > 1 else None,
         )
@@ -152,7 +152,7 @@ class PointwiseScheduler:
         yield _candidate(Flat(width, vectors, THREADS, apart))
         for n in (1, 2, 4, MAX_VECTORS):
             if n == 1 or self._fills(n * width):
-                yield _candidate(Flat(width, n, THREADS, apart if n > 1 else 1))
+                yield _candidate(Flat(width, n, THREADS, apart if n > 1 else 0))
             else:
                 yield Refused(f"{n} vectors a thread", "too few blocks for the multiprocessors")
         for threads in LARGE_BLOCKS:
@@ -179,14 +179,12 @@ class PointwiseScheduler:
             else:
                 small[s] = own
         large = max(sum(large_by_tensor.values()), whole)
-        wanted, apart = max(1, round(BYTES_IN_FLIGHT / max(large, 1))), 1
-        if sum(n for s, n in small.items() if _period(s, width) == 1) >= 2 * large:
+        wanted, apart = max(1, round(BYTES_IN_FLIGHT / max(large, 1))), 0
+        if sum(n for s, n in small.items() if THREADS % _period(s, width) == 0) >= 2 * large:
             wanted = REUSED
         elif sum(small.values()) >= 2 * large:
-            period = math.lcm(*(_period(s, width) for s in small))
-            shared = self._shared(walk, period)
-            if sum(n for s, n in small.items() if s.operands[0] in shared) >= 2 * large:
-                wanted, apart = REUSED, period
+            apart = self._meeting(walk, small, 2 * large)
+            wanted = REUSED if apart else wanted
         most = min(wanted, MAX_VECTORS)
         if most > 1:
             most = min(
@@ -195,7 +193,18 @@ class PointwiseScheduler:
         vectors = 1
         while 2 * vectors <= most and self._fills(2 * vectors * width):
             vectors *= 2
-        return vectors, apart if vectors > 1 else 1
+        return vectors, apart if vectors > 1 else 0
+
+    def _meeting(self, walk: Walk, small: Mapping[Stage, int], least: float) -> int:
+        """How many vectors lie between those that read the same `least` bytes or more of small
+        tensors: whole blocks of them, where no thread has to find out in which round it is, else
+        no fewer than a block has, so that neighbours read side by side; 0 where that is too far."""
+        period = math.lcm(*(_period(s, walk.width) for s in small))
+        for apart in (math.lcm(period, THREADS), period * -(-THREADS // period)):
+            shared = self._shared(walk, apart)
+            if sum(n for s, n in small.items() if s.operands[0] in shared) >= least:
+                return apart
+        return 0
 
     def _code_nbytes(self) -> int:
         """Bytes of machine code for an element."""
@@ -205,10 +214,10 @@ class PointwiseScheduler:
         return round(code * INSTRUCTION_NBYTES)
 
     def _shared(self, walk: Walk, apart: int) -> set[Stage]:
-        """The inputs of which the vectors of a thread read the same elements where they lie some
-        blocks apart; none where that is far, or leaves the last round ragged."""
+        """The inputs of which the vectors of a thread read the same elements where they lie so many
+        vectors apart; none where that is far, or leaves the last round ragged."""
         flow, reference = self.flow, self._reference
-        round_size = walk.width * THREADS * REUSED * apart
+        round_size = walk.width * REUSED * apart
         if apart > MAX_APART or numel(reference.shape) < ROUNDS * round_size:
             return set()
         several = Var("several", 0, 1)
@@ -256,7 +265,7 @@ def _moved_results(flow: Dataflow) -> list[Stage]:
 
 def _candidate(plan: Flat) -> Candidate[Flat | None]:
     many = "a vector" if plan.vectors == 1 else f"{plan.vectors} vectors"
-    many += f", {plan.apart} blocks apart," if plan.apart > 1 else ""
+    many += f", {plan.apart} apart," if plan.apart else ""
     many += f" in each of {plan.rows} rows of a window," if plan.rows > 1 else ""
     what = f"{many} of {plan.width} a thread, blocks of {plan.threads}"
     what += f", way {plan.walk + 1} over all elements" if plan.walk else ""
@@ -265,17 +274,15 @@ def _candidate(plan: Flat) -> Candidate[Flat | None]:
 
 def _loops(flow: Dataflow, flat: Loop, plan: Flat, rows: Loop | None = None) -> tuple[Loop, ...]:
     """Blocks, threads, the vectors of a thread, in `rows` of a window if there are any, lanes. With
-    `apart` blocks of vectors between those of a thread: block = (a, c), vector number =
-    (a, several, c, thread)."""
+    `apart` vectors between those of a thread: the number of a vector is (a, several, c), that of
+    its thread (a, c)."""
     outer, lanes = split(flow, flat, plan.width) if plan.width > 1 else (flat, None)
-    blocks, threads = split(flow, outer, plan.threads)
     several = rows
-    if rows is None and plan.vectors > 1 and plan.apart > 1:
-        blocks, inside = split(flow, blocks, plan.apart)
-        blocks, several = split(flow, blocks, plan.vectors)
-        blocks = Loop(flow.graph.merge(blocks.axis, inside.axis))
-    elif rows is None and plan.vectors > 1:
-        blocks, several = split(flow, blocks, plan.vectors)
+    if rows is None and plan.vectors > 1:
+        rounds, inside = split(flow, outer, plan.apart or plan.threads)
+        rounds, several = split(flow, rounds, plan.vectors)
+        outer = Loop(flow.graph.merge(rounds.axis, inside.axis))
+    blocks, threads = split(flow, outer, plan.threads)
     loops = [Loop(blocks.axis, Parallel.BIDX), Loop(threads.axis, Parallel.TIDX)]
     if several is not None:
         loops.append(Loop(several.axis, Parallel.UNROLL))
@@ -285,9 +292,9 @@ def _loops(flow: Dataflow, flat: Loop, plan: Flat, rows: Loop | None = None) -> 
 
 
 def _period(small: Stage, width: int) -> int:
-    """How many blocks take vectors before one starts where a small tensor does again."""
+    """How many vectors there are before one starts where a small tensor does again."""
     elements = numel(small.operands[0].shape)
-    return elements // math.gcd(elements, width * THREADS)
+    return elements // math.gcd(elements, width)
 
 
 @dataclass(frozen=True, slots=True)
