@@ -42,7 +42,8 @@ from fusewright.host.subspans import Subspan, natural
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.pipeline import run_pipeline
 from fusewright.kir.prediction import Prediction, predict
-from fusewright.program import Program, started, tell_compiled
+from fusewright.program import Program, program_of, started, tell_compiled
+from fusewright.programs.early_launches import check_overlaps, overlapping
 from fusewright.programs.join_launches import join_launches, joined_kernel
 from fusewright.programs.model import Dispatch
 from fusewright.programs.stand_together import stand_together
@@ -371,7 +372,8 @@ def compile(
     Raises no UnsupportedError: what one kernel cannot hold becomes several. Raises UserError for a
     donated name that is no input, for `dynamic` without a symbolic size, for `out_layouts` that are
     no orders of the results' axes or stand beside `alias_results`, as a view lies as its array
-    does; ScheduleError where a schedule by hand stores a result in another order than required.
+    does, and under `fw.config(early_launches=True)` for a target whose launches cannot overlap;
+    ScheduleError where a schedule by hand stores a result in another order than required.
     """
     chosen = target_of(target)
     original = fusion.original if isinstance(fusion, HandSchedule) else fusion
@@ -466,6 +468,7 @@ def compile_in_place(
         whole = spread_insertions(fusion, moving - spread.keys())
         made = _in_place(whole, compiler, donated, out_layouts, spread)
         if isinstance(made, Program):
+            made = made if is_body else _overlapping(made)
             started(made, with_code=not is_body)
             if shared is not None:
                 made.shared = shared
@@ -473,6 +476,17 @@ def compile_in_place(
             tell_compiled(made, time.perf_counter() - began)
             return made
         spread |= made
+
+
+def _overlapping(program: Program) -> Program:
+    """The program with launches that begin early, where the caller chose that. A body of a region
+    is another program, before and behind which all launches have ended."""
+    if not active().early_launches:
+        return program
+    check_overlaps(program.target)
+    launches, reasons = overlapping(program.launches, program.assembled.launches)
+    model = replace(program, launches=tuple(launches), reasons=(*program.reasons, *reasons))
+    return program_of(model)
 
 
 def _in_place(

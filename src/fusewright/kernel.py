@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -364,7 +364,7 @@ class Kernel:
             shaped_view(array, info, symbols)
             for array, info in zip(result.written, self.outputs, strict=True)
         ]
-        return SimResult(shaped, result.races, result.stats, written)
+        return replace(result, outputs=shaped, written=written)
 
     def arguments(
         self, values: tuple[bool | int | float, ...] | None = None

@@ -23,3 +23,8 @@ class Cache(Choice):
     NON_COHERENT = "non_coherent"
     NO_ALLOCATE = "no_allocate"
     KEEP = "keep"
+
+
+READ_ONLY = (Cache.NON_COHERENT, Cache.NO_ALLOCATE)
+"""Policies of loads from memory that nobody writes while the kernel runs: no sync holds such a load
+back (PTX ISA, "ld.global.nc")."""

@@ -79,6 +79,7 @@ class Feature(Enum):
     BULK = ("bulk copies and mbarriers", "9.0")
     CLUSTER = ("clusters of blocks", "9.0")
     WGMMA = ("matrix products by warpgroups", "9.0a")
+    EARLY_LAUNCH = ("launches that begin before those before them have ended", "9.0")
 
     @property
     def since(self) -> str:
@@ -112,6 +113,7 @@ class Target:
     has_bulk: bool
     has_cluster: bool
     has_wgmma: bool
+    has_early_launch: bool
     warp_mma_per_clock: int
     clock_mhz: int
     memory_nbytes_per_us: int
@@ -133,6 +135,8 @@ class Target:
                 return self.has_cluster
             case Feature.WGMMA:
                 return self.has_wgmma
+            case Feature.EARLY_LAUNCH:
+                return self.has_early_launch
 
     @property
     def shared_nbytes_of_several(self) -> int:
@@ -216,6 +220,7 @@ def _target(arch: str, chip: _Chip) -> Target:
         has_bulk=number >= 90,
         has_cluster=number >= 90,
         has_wgmma=arch == "sm_90a",
+        has_early_launch=number >= 90,
         warp_mma_per_clock=chip.warp_mma,
         clock_mhz=chip.clock,
         memory_nbytes_per_us=chip.bandwidth * 1000,

@@ -93,7 +93,8 @@ def verify(
     """Replays a recorded run without each sync: which are needed, which are not, what is missing.
 
     Of a program the launches are verified too: `missing` lists edges that its host program lacks,
-    and bytes that are read before they are written. Its kernels see what they would in a run on
+    bytes that are read before they are written, and with arrays what launches that begin early
+    touch while one before them may still run. Its kernels see what they would in a run on
     the arrays. Without arrays random ones are drawn; symbolic sizes are tried at a small, an odd
     and a larger value, and each of them alone at a large one where they cannot be large together.
     `blocks`: "sample" (the first two, the middle, the last two), None for all, or block numbers.
@@ -106,6 +107,10 @@ def verify(
     if isinstance(kernel, Program) and arrays:
         for k, given, sizes in witnesses(kernel, arrays):
             _verify_one(k, [case_of(k, given, sizes)], blocks, seed, report)
+        if any(k.ir.begins_early for k in kernel.kernels):
+            known = {str(r) for r in report.missing}
+            found = kernel.simulate(*arrays, seed=seed).races
+            report.missing += [r for r in found if str(r) not in known]
         return report
     arrays = tuple(plain_array(a, f"argument {k}") for k, a in enumerate(arrays))
     for k in kernel.kernels if isinstance(kernel, Program) else [kernel]:

@@ -222,3 +222,18 @@ def test_machine_code_is_kept_once_it_is_loaded(
     assert [k.cubin() for k in third.kernels] == [k.cubin() for k in second.kernels]
     assert third.calls.when_loaded is None
     assert len(made) == 1
+
+
+def test_the_choices_that_kernels_are_made_under_are_part_of_the_key(made: list[Program]) -> None:
+    def scans(x: Any) -> Any:
+        return fw.cumulative_sum(fw.cumulative_sum(x * 2.0, axis=0), axis=1)
+
+    plain = stored(scans)
+    plain(X)
+    with config(early_launches=True):
+        early = stored(scans)
+        early(X)
+        assert early.program(X).launches[-1].kernel.ir.begins_early
+    assert len(made) == 2
+    assert not stored(scans).program(X).launches[-1].kernel.ir.begins_early
+    assert len(made) == 2

@@ -12,6 +12,7 @@ from fusewright.errors import SpecError
 from fusewright.kir.checks import KernelFacts, places_of
 from fusewright.kir.cluster_spec import CLUSTER_CHECKS
 from fusewright.kir.ir import Kernel, Statement
+from fusewright.kir.launch_spec import LAUNCH_CHECKS
 from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.semaphore_spec import SEMAPHORE_CHECKS
 from fusewright.kir.spec import CHECKS, STAGES, Stage, check_kernel
@@ -175,6 +176,7 @@ def test_every_check_has_a_rejection() -> None:
     named = {case[0] for case in REFUSED} | {"allocated once", "variables in scope"}
     elsewhere = (
         *SYNC_CHECKS, *CLUSTER_CHECKS, *TENSOR_CHECKS, *ORDER_CHECKS, *SEMAPHORE_CHECKS,
+        *LAUNCH_CHECKS,
     )  # fmt: skip
     own = {"arguments declared"}
     own |= {"proved facts"}  # in test_proved_facts.py

@@ -30,6 +30,7 @@ class Struct:
     """A bag of fields, as the binding's structures are."""
 
     hStream = 0
+    numAttrs = 0
 
 
 class _Named(type):
@@ -51,6 +52,19 @@ class FakeDriver:
         def __init__(self) -> None:
             self.conditional = Struct()
 
+    class CUlaunchAttribute(Struct):
+        def __init__(self) -> None:
+            self.value = Struct()
+
+    class CUlaunchAttributeID(_Words): ...
+
+    class CUgraphEdgeData(Struct): ...
+
+    class CUgraphDependencyType:
+        CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC = 1
+
+    CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC = 1
+
     class CUgraphNodeType(_Words): ...
 
     class CUgraphConditionalNodeType(_Words): ...
@@ -70,6 +84,8 @@ class FakeDriver:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.launched: list[tuple[str, int]] = []
+        self.early: list[bool] = []
+        self.early_edges: list[tuple[int, int, int]] = []
         self.kernels: dict[int, Kernel] = {}
         self.names: dict[bytes, int] = {}
         self.memory: dict[int, Any] = {}
@@ -230,8 +246,17 @@ class FakeDriver:
     def _cuLaunchKernelEx(self, config: Any, handle: int, table: int, extra: int) -> None:
         self._run(self.kernels[handle], self._read(handle, table))
         self.launched.append((self.kernels[handle].name, config.hStream))
+        self.early.append(self._is_early(config))
         self.after.append(self.behind(config.hStream))
         self._given[config.hStream] = self.after[-1] | {len(self.after) - 1}
+
+    def _is_early(self, config: Any) -> bool:
+        """Whether a launch has the attribute by which it may begin early."""
+        if not config.numAttrs:
+            return False
+        (attribute,) = config.attrs[: config.numAttrs]
+        assert attribute.id == "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
+        return bool(attribute.value.programmaticStreamSerializationAllowed)
 
     def _read(self, handle: int, table: int) -> list[Any]:
         kernel = self.kernels[handle]
@@ -329,6 +354,16 @@ class FakeDriver:
             return len(self.graphs[graph]) - 1
         self.graphs[graph].append((p.kern, self._read(p.kern, p.kernelParams), tuple(after)))
         return len(self.graphs[graph]) - 1
+
+    def _cuGraphAddDependencies(
+        self, graph: int, before: list[int], after: list[int], data: list[Any], count: int
+    ) -> None:
+        assert count == len(before) == len(after) == len(data)
+        for p, c, edge in zip(before, after, data, strict=True):
+            nodes = self.graphs[graph]
+            assert p < c and (edge.from_port, edge.type) == (1, 1)
+            nodes[c] = (*nodes[c][:2], (*nodes[c][2], p))
+            self.early_edges.append((graph, p, c))
 
     def _cuGraphInstantiate(self, graph: int, flags: int) -> int:
         return graph

@@ -23,6 +23,7 @@ from fusewright.runtime import (
     launch,
     memory,
     plan,
+    prepared,
     region_graphs,
     state,
     tensor_maps,
@@ -33,7 +34,7 @@ kernel_module = sys.modules["fusewright.kernel"]  # fw.kernel is a function
 
 _DRIVEN = (
     bound, clock, constants, control, device, executor, forks, graphs, launch, memory, plan,
-    region_graphs, state, tensor_maps,
+    prepared, region_graphs, state, tensor_maps,
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from async_suite import (
     without,
 )
 from cluster_rules import CLUSTER_RULES, MULTICAST_RULES
+from launch_rules import LAUNCH_RULES, PROGRAM_RULES
 from semaphore_rules import SEMAPHORE_RULES
 from sim_suite import SYNCHRONOUS_RULES
 
@@ -118,6 +119,7 @@ def test_a_useless_barrier_goes_as_a_whole() -> None:
 
 ELSEWHERE = (
     *SYNCHRONOUS_RULES, *CLUSTER_RULES, *MULTICAST_RULES, *PRODUCT_RULES, *SEMAPHORE_RULES,
+    *LAUNCH_RULES, *PROGRAM_RULES,
 )  # fmt: skip
 RULES = [f.name for f in dataclasses.fields(MODEL) if f.name not in ELSEWHERE]
 FLIPPED = [dataclasses.replace(MODEL, **{f: not getattr(MODEL, f)}) for f in RULES]

@@ -112,7 +112,7 @@ def _comment(text: str) -> str:
 _SYNCS = (
     ir.BlockSync, ir.WarpSync, ir.NamedSync, ir.BarrierArrive, ir.ClusterArrive, ir.ClusterWait,
     ir.AsyncCommit, ir.AsyncWait, ir.ProxyFence, ir.MbarInit, ir.MbarExpect, ir.MbarArrive,
-    ir.MbarWait, ir.MbarInvalidate,
+    ir.MbarWait, ir.MbarInvalidate, ir.LaunchWait, ir.LaunchDependents,
 )  # fmt: skip
 
 SPELLINGS: Spellings = {

@@ -106,7 +106,8 @@ class _Emitter(Writer):
             case Buffer():
                 const = "" if p.symbol in self.written else "const "
                 noalias = dict(self.kernel.attributes).get("noalias") == "true"
-                restrict = " __restrict__" if noalias else ""
+                changes = p.symbol in self.kernel.awaited  # while the kernel runs
+                restrict = " __restrict__" if noalias and not changes else ""
                 return f"{const}{p.ctype}{restrict} {self.names.of(p.symbol, p.symbol.name)}"
             case ir.TensorMap():
                 name = tensor.map_name(self, p.symbol)

@@ -12,7 +12,7 @@ from fusewright.dtypes import DType
 from fusewright.errors import SpecError
 from fusewright.kir import ir
 from fusewright.kir.ir import WHOLE
-from fusewright.memory import Cache, Memory
+from fusewright.memory import READ_ONLY, Cache, Memory
 from fusewright.target import MAX_VECTOR_NBYTES
 
 _LOADS = {
@@ -29,12 +29,11 @@ _STORES = {
     Cache.NO_ALLOCATE: "fw_store_na",
     Cache.KEEP: "fw_store_keep",
 }
-_READ_ONLY_POLICIES = (Cache.NON_COHERENT, Cache.NO_ALLOCATE)
 
 
 def load(w: Writer, s: ir.Load) -> None:
     """A load into registers, from global or shared memory."""
-    if s.cache in _READ_ONLY_POLICIES and s.src in w.written:
+    if s.cache in READ_ONLY and s.src in w.written:
         raise SpecError(
             f"{s.src} is read with policy {s.cache.value}, which is for memory that the "
             "kernel does not write; use Cache.DEFAULT"

@@ -113,6 +113,10 @@ def sync_instruction(
             return _WAIT.format(scope=_ACROSS_BLOCKS if sees_stores else "")
         case ir.MbarInvalidate():
             return "mbarrier.inval.shared::cta.b64 [%0];"
+        case ir.LaunchWait():
+            return "griddepcontrol.wait;"
+        case ir.LaunchDependents():
+            return "griddepcontrol.launch_dependents;"
         case _:
             return None
 
@@ -215,6 +219,13 @@ def box_instruction(s: ir.BoxLoad | ir.BoxStore | ir.BoxReduce) -> str:
         case ir.BoxReduce():
             kind = f"{rank}d.global.shared::cta.{s.fn}.tile.bulk_group"
             return f"cp.reduce.async.bulk.tensor.{kind} {tensor}, [%0];"
+
+
+def prefetch_instruction(rank: int) -> str:
+    """The fetch of a box of the tensor map %0 at coordinates %1 and on into the second-level
+    cache."""
+    places = ", ".join(f"%{1 + d}" for d in range(rank))
+    return f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{places}}}];"
 
 
 def _reduced_type(fn: str, dtype: DType) -> str:

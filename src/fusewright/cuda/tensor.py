@@ -208,9 +208,17 @@ def _prefetch_map(w: Writer, s: ir.PrefetchMap) -> None:
     w.issued(s.issuer, lambda: w.line(text))
 
 
+def _prefetch_box(w: Writer, s: ir.PrefetchBox) -> None:
+    tensor = ptx.AssemblyOperand("l", f"&{map_name(w, s.map)}")
+    coordinates = [ptx.number(w.integer(c)) for c in s.coordinates]
+    text = ptx.assembly(ptx.prefetch_instruction(len(coordinates)), [tensor, *coordinates])
+    w.issued(s.issuer, lambda: w.line(text))
+
+
 SPELLINGS: Spellings = {
     **dict.fromkeys((ir.BoxLoad, ir.BoxStore, ir.BoxReduce), _box),
     ir.PrefetchMap: _prefetch_map,
+    ir.PrefetchBox: _prefetch_box,
     ir.Mma: _mma,
     ir.MmaFence: _fence,
     ir.AsyncWait: _wait,

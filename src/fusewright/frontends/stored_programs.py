@@ -28,7 +28,7 @@ from fusewright.program import Program, program_of, started
 from fusewright.programs.archive import packed, restored
 from fusewright.runtime.archive import pack, unpack
 from fusewright.runtime.cache import KernelCache, cache_key
-from fusewright.runtime.config import Float32Matmul
+from fusewright.runtime.config import Float32Matmul, active
 from fusewright.runtime.device import has_gpu
 from fusewright.runtime.tuning_cache import FOLDER as TUNED_FOLDER
 from fusewright.target import Target
@@ -109,8 +109,9 @@ def programs_on_disk() -> KernelCache:
 
 
 def key_of(w: Wanted) -> str:
-    """By what a program is found."""
-    choices = (knobs.WITHOUT.get(), knobs.BOUND_WAITS.get(), w.precision)
+    """By what a program is found, under the choices that hold here."""
+    chosen = active().of_kernels
+    choices = (knobs.WITHOUT.get(), knobs.BOUND_WAITS.get(), w.precision, chosen)
     compiler = compiler_version() if has_gpu() else ""
     data = [_digest(t.data.tobytes()) for t in w.fusion.inputs if isinstance(t, Known)]
     parts = (w.target.arch, sorted(w.donated.items()), list(w.orders), choices, compiler, data)

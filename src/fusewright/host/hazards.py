@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fusewright.host.accesses import Accesses, Bound, bound, overlaps
 from fusewright.host.ir import Binding, Edge, EdgeKind, HostLaunch
@@ -14,23 +14,32 @@ def hazards(launches: Sequence[HostLaunch]) -> tuple[Edge, ...]:
     Per root the accesses that no later total write has covered are kept; a launch is compared with
     those only, because whoever covered an access already waits for it.
     """
+    edges: list[Edge] = []
+    for found in binding_hazards(launches):
+        strongest: dict[int, Edge] = {}
+        for edge in (e for edges_of in found for e in edges_of):
+            known = strongest.get(edge.producer)
+            if known is None or _RANK[edge.kind] < _RANK[known.kind]:
+                strongest[edge.producer] = edge
+        edges += [strongest[p] for p in sorted(strongest)]
+    return tuple(edges)
+
+
+def binding_hazards(launches: Sequence[HostLaunch]) -> Iterator[list[list[Edge]]]:
+    """For each launch, for each of its bindings, the edges that this one requires. A binding has
+    some if and only if it meets an access of any launch before."""
     written = {b.root for x in launches for b in x.bindings if b.access.writes}
     live = {r: Accesses() for r in written}
-    edges: list[Edge] = []
     for c, launch in enumerate(launches):
-        found: dict[int, Edge] = {}
         touched = [bound(c, b) for b in launch.bindings if b.root in written]
-        for b in touched:
-            for p in live[b.binding.root].near(b):
-                edge = _edge(p, b)
-                known = found.get(p.launch)
-                if edge is not None and (known is None or _RANK[edge.kind] < _RANK[known.kind]):
-                    found[p.launch] = edge
-        edges += [found[p] for p in sorted(found)]
+        found = {
+            id(b.binding): [e for p in live[b.binding.root].near(b) if (e := _edge(p, b))]
+            for b in touched
+        }
+        yield [found.get(id(b), []) for b in launch.bindings]
         for b in touched:
             live[b.binding.root].cover(b)
             live[b.binding.root].add(b)
-    return tuple(edges)
 
 
 _RANK = {k: i for i, k in enumerate(EdgeKind)}

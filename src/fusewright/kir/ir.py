@@ -55,6 +55,8 @@ from fusewright.kir.synchronisation import (
     BlockSync as BlockSync,
     ClusterArrive as ClusterArrive,
     ClusterWait as ClusterWait,
+    LaunchDependents as LaunchDependents,
+    LaunchWait as LaunchWait,
     MbarArrive as MbarArrive,
     MbarExpect as MbarExpect,
     MbarInit as MbarInit,
@@ -72,6 +74,7 @@ from fusewright.kir.tensor import (
     LdMatrix as LdMatrix,
     Matrix as Matrix,
     Mma as Mma,
+    PrefetchBox as PrefetchBox,
     PrefetchMap as PrefetchMap,
     SetMaxRegisters as SetMaxRegisters,
     StMatrix as StMatrix,
@@ -406,6 +409,8 @@ class Kernel(Node):
     `zeroed`: those that hold sums to which blocks add in any order, the same;
     `scratch`: those whose contents nobody else reads or has written.
     `noalias` says that no two parameters overlap in memory.
+    `begins_early`: the launch may begin before those before it have ended; `awaited` are then the
+    parameters in whose memory these write, or read what this one writes.
     """
 
     name: str
@@ -422,6 +427,8 @@ class Kernel(Node):
     semaphores: tuple[Buffer, ...] = ()
     zeroed: tuple[Buffer, ...] = ()
     scratch: tuple[Buffer, ...] = ()
+    begins_early: bool = False
+    awaited: tuple[Buffer, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=())
     maps: tuple[TensorMap, ...] = ()
 

@@ -21,7 +21,8 @@ N = TypeVar("N", bound=Node)
 KEYWORDS = frozenset(
     (
         *EXPRESSION_WORDS, "kernel", "symbol", "param", "argument", "grid", "block", "cluster",
-        "stored_once", "stored_in_turns", "semaphores", "zeroed", "scratch", "attribute", "in",
+        "stored_once", "stored_in_turns", "semaphores", "zeroed", "scratch", "awaited",
+        "begins_early", "attribute", "in",
         "inf", "nan", "none", "align",
         "multiple_of", "given", "index", "store", "load", "map",
         *(m.value for m in Major), *(word for t in TEMPLATES.values() for word in t.lead),

@@ -53,6 +53,7 @@ from fusewright.kir.ir import (
     ThreadReduce,
     ThreadScan,
 )
+from fusewright.kir.launch_spec import LAUNCH_CHECKS
 from fusewright.kir.order_spec import ORDER_CHECKS
 from fusewright.kir.semaphore_spec import SEMAPHORE_CHECKS
 from fusewright.kir.symbols import operand_dtype
@@ -459,6 +460,7 @@ CHECKS: tuple[Check, ...] = (
     *CLUSTER_CHECKS,
     *TENSOR_CHECKS,
     *SEMAPHORE_CHECKS,
+    *LAUNCH_CHECKS,
     Check("no exchange of threads", "expanded", _no_exchange),
     Check("packed", "packed", _packed),
     Check("literal registers", "final", _literal_registers),

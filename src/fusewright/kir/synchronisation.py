@@ -154,6 +154,24 @@ class MmaFence(SyncStatement):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LaunchWait(SyncStatement):
+    """Waits until the launches before this one have ended, of a launch that may begin before that;
+    what they did in memory is there for the thread, and for those that are ordered behind it."""
+
+    def feature(self) -> Feature:
+        return Feature.EARLY_LAUNCH
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchDependents(SyncStatement):
+    """Lets the launch behind this one begin when all blocks have come here or have ended. Hands on
+    nothing: it orders time alone."""
+
+    def feature(self) -> Feature:
+        return Feature.EARLY_LAUNCH
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class MbarInit(SyncStatement):
     """Thread `issuer` makes `barrier[slot]` an mbarrier whose phases take `count` arrivals."""
 

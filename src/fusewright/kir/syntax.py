@@ -501,6 +501,7 @@ _WRITTEN: tuple[Template, ...] = (
     _template(ir.BoxReduce, "box_reduce.", Word("fn"), " ", *_BOX, " = ", "{src}", "[",
               "{src_index}", "]", *_BY),
     _template(ir.PrefetchMap, "prefetch_map ", "{map}", *_BY),
+    _template(ir.PrefetchBox, "prefetch_box ", *_BOX, *_BY),
     _template(ir.Mma, "mma ", "{dst}", " = ", "{a}", " * ", "{b}", " n ", "{n}",
               (" accumulate (", "{accumulate}", ")")),
     _template(ir.WarpMma, "warp_mma ", "{dst}", " = ", "{a}", " * ", "{b}"),

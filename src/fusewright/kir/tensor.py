@@ -268,6 +268,22 @@ class PrefetchMap(Statement):
         return Feature.BULK
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefetchBox(_Box):
+    """Thread `issuer` fetches the box at `coordinates` of a tensor into the second-level cache, for
+    copies that come later. Nobody sees it: what of the box lies outside of the tensor is left, and
+    who copies the box does not wait for it."""
+
+    map: TensorMap
+    coordinates: tuple[Expr, ...]
+    issuer: int
+
+    def problems(self) -> Iterator[str]:
+        if len(self.coordinates) != len(self.map.box):
+            n, m = len(self.coordinates), self.map
+            yield f"{n} coordinates for the {len(m.box)} dimensions of {m}"
+
+
 # --- products of a warpgroup ----------------------------------------------------------------------
 
 

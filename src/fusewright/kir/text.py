@@ -61,9 +61,9 @@ __all__ = ["parse_kernel", "parse_later", "print_kernel", "print_statement"]
 _DIMS = ("grid", "block", "cluster")
 _HEADER = (
     "name", "params", "maps", "arguments", "symbols", *_DIMS, "body", "attributes",
-    "stored_once", "stored_in_turns", "semaphores", "zeroed", "scratch",
+    "stored_once", "stored_in_turns", "semaphores", "zeroed", "scratch", "awaited",
 )  # fmt: skip
-_LISTS = ("stored_once", "stored_in_turns", "semaphores", "zeroed", "scratch")
+_LISTS = ("stored_once", "stored_in_turns", "semaphores", "zeroed", "scratch", "awaited")
 _NUMBERS = {
     f.name: f.default for f in fields(Kernel) if f.name not in _HEADER and f.default is not MISSING
 }

@@ -18,6 +18,8 @@ from fusewright.host.subspans import natural
 from fusewright.kernel import Kernel, size_of
 from fusewright.programs.memories import Memories
 from fusewright.programs.model import Dispatch, ProgramModel, RegionBodies, as_shown
+from fusewright.programs.overlap import Overlap
+from fusewright.sim.launches import TouchedMemory
 from fusewright.sim.machine import SimResult
 from fusewright.sim.report import Race
 
@@ -79,13 +81,18 @@ class Simulation:
         self, program: ProgramModel, arrays: Sequence[Array], sizes: Mapping[Var, int]
     ) -> list[Array]:
         """Runs a program, or a body of a region; its outputs."""
-        memory = _memory_of(program, arrays, sizes)
+        memory, overlap = _memory_of(program, arrays, sizes), Overlap(sizes, self._seed)
         for k, x in enumerate(program.launches):
             self.races += memory.unwritten(x.reads, f"#{k} {x.kernel.name} reads", self._seed)
+            touched = None
             if x.region is None:
-                self._launch(x, memory)
+                touched = self._launch(x, memory)
             else:
                 self.region(x, x.region, memory)
+            if touched is None:
+                overlap.alone()
+            else:
+                self.races += overlap.launched(program.host.launches[k], touched)
         results = [natural(program.held.get(t, t)) for t in program.fusion.outputs]
         self.races += memory.unwritten(results, "the program returns", self._seed)
         return [memory.read(s) for s in results]
@@ -111,8 +118,9 @@ class Simulation:
             self.seen[x.kernel] = [np.array(a) for a in read], memory.sizes
         return read
 
-    def _launch(self, x: Dispatch, memory: Memories) -> None:
-        """Runs one launch; what it writes is in memory afterwards."""
+    def _launch(self, x: Dispatch, memory: Memories) -> TouchedMemory | None:
+        """Runs one launch; what it writes is in memory afterwards. What it touches, where it may
+        overlap with others."""
         read = self._read(x, memory)
         result = x.kernel.simulate(
             *read,
@@ -126,6 +134,7 @@ class Simulation:
         self.races += result.races
         for name, v in result.stats.items():
             self.stats[name] = self.stats.get(name, 0) + v
+        return result.touched
 
     def region(self, x: Dispatch, region: RegionBodies, memory: Memories) -> None:
         """Runs the steps of a region over arrays in the places that the host program gives it."""

@@ -55,7 +55,10 @@ def host_facts(program: ProgramLike, measured: Measured | None = None) -> HostFa
     host = program.host
     waits: list[list[str]] = [[] for _ in host.launches]
     for e in host.edges:
-        waits[e.consumer].append(f"#{e.producer} {e.kind.value}: {e.why}")
+        is_early = program.launches[e.consumer].kernel.ir.begins_early
+        is_early = is_early and sum(x.consumer == e.consumer for x in host.edges) == 1
+        early = "; may begin before it has ended" if is_early else ""
+        waits[e.consumer].append(f"#{e.producer} {e.kind.value}: {e.why}{early}")
     return HostFacts(
         launches=tuple(timed(program)),
         bindings=tuple(tuple(map(_binding_text, x.bindings)) for x in host.launches),

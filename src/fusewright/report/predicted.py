@@ -17,13 +17,15 @@ from fusewright.target import Target
 class TimedLaunch:
     """A launch: its kernel's name, begin and time in microseconds, the branch that it stands on,
     and what the time follows from: "model", or "bytes" where no heuristic made the kernel, or what
-    of a region is counted where the host does not know all of it."""
+    of a region is counted where the host does not know all of it. Of the time `early_us` pass
+    beside the launch before, where this one begins early."""
 
     name: str
     begin: float
     us: float
     branch: int
     basis: str
+    early_us: float = 0.0
 
     @property
     def end(self) -> float:
@@ -79,7 +81,12 @@ def copy_us(nbytes: int, target: Target) -> float:
 
 def serial_us(launches: Sequence[TimedLaunch]) -> float:
     """Microseconds of all launches, one after the other."""
-    return sum(t.us for t in launches)
+    return sum(t.us for t in launches) - early_us(launches)
+
+
+def early_us(launches: Sequence[TimedLaunch]) -> float:
+    """Microseconds in which launches run beside the one before them."""
+    return sum(t.early_us for t in launches)
 
 
 def basis_note(launches: Sequence[TimedLaunch]) -> str:
@@ -90,7 +97,8 @@ def basis_note(launches: Sequence[TimedLaunch]) -> str:
 
 def timed(program: ProgramLike) -> list[TimedLaunch]:
     """The launches in order. Each begins when all that it waits for have ended, and the one before
-    it on its branch."""
+    it on its branch; one that begins early by what a launch takes beside its blocks before that:
+    its beginning is what passes beside the other (Fuser RFC 5495 has 2 to 4 us for it)."""
     waits: dict[int, list[int]] = {}
     for e in program.host.edges:
         waits.setdefault(e.consumer, []).append(e.producer)
@@ -106,7 +114,10 @@ def timed(program: ProgramLike) -> list[TimedLaunch]:
         before = waits.get(i, [])
         branch = program.host.branches.of[i]
         begin = max((last.get(branch, 0.0), *(out[p].end for p in before)))
-        out.append(TimedLaunch(x.kernel.name, begin, us, branch, basis))
+        early = 0.0
+        if x.kernel.ir.begins_early and out and len(before) <= 1:  # where several meet it is late
+            early = min(program.target.calibration.launch_us, us, out[-1].us)
+        out.append(TimedLaunch(x.kernel.name, begin - early, us, branch, basis, early))
         last[branch] = out[-1].end
     return out
 

@@ -12,7 +12,7 @@ from fusewright.core.expr import Expr, constant_value
 from fusewright.fusion.ir import Broadcast, Tensor
 from fusewright.report.cut import every_band, every_launch, op_text
 from fusewright.report.facts import geometry_text, reasons_of
-from fusewright.report.predicted import Measured
+from fusewright.report.predicted import Measured, early_us, timed
 from fusewright.report.subject import ProgramLike
 from fusewright.report.table import plural, table
 from fusewright.report.traffic import LaunchTraffic, nbytes_of, size_text, traffic
@@ -59,7 +59,8 @@ class KernelSummary:
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
     """One program: its kernels in the order of their first launch, and what the user may ask
-    first. Sizes that are symbols count as 4096 in predicted times."""
+    first. Sizes that are symbols count as 4096 in predicted times. `early_us`: what launches save
+    that begin before the one before them has ended, as predicted."""
 
     title: str
     target: str
@@ -68,6 +69,7 @@ class Summary:
     reasons: tuple[str, ...]
     symbols: tuple[str, ...]
     measured: Measured | None = None
+    early_us: float = 0.0
 
     @property
     def nlaunches(self) -> int:
@@ -78,7 +80,7 @@ class Summary:
         """The predicted time of the program; None where that of a kernel is not known."""
         if any(k.us is None for k in self.kernels):
             return None
-        return sum(k.total_us for k in self.kernels)
+        return sum(k.total_us for k in self.kernels) - self.early_us
 
     @property
     def costliest(self) -> list[KernelSummary]:
@@ -117,6 +119,7 @@ def summarise(program: ProgramLike, title: str, measured: Measured | None = None
         reasons_of(program),
         tuple(v.name for v in program.fusion.symbols),
         measured,
+        early_us(timed(program)) if any(k.ir.begins_early for k in program.kernels) else 0.0,
     )
 
 
@@ -182,6 +185,7 @@ def summary_numbers(s: Summary) -> list[tuple[str, str]]:
         lines.append(("moved / least", f"{s.traffic.ratio:.2f}"))
     if s.us is not None and s.kernels:
         note = f" ({', '.join(s.symbols)} counted as 4096)" if s.symbols else ""
+        note += f"; {s.early_us:.1f} us less, as launches begin early" if s.early_us else ""
         limit = s.costliest[0].limit
         lines.append(("predicted", f"{s.us:.1f} us on {s.target}, limited by {limit}{note}"))
     if s.measured is not None:

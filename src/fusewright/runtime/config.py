@@ -22,6 +22,7 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "deterministic": (True, False),
     "float32_matmul": ("ieee", "tf32"),
     "check_indices": (True, False),
+    "early_launches": (True, False),
 }
 
 
@@ -37,6 +38,9 @@ class Config:
     `check_indices`: kernels that are compiled under True stop at an index that lies outside of its
     axis in a look-up of mode "raise" (`fw.take`): in the simulator as an IndexError with the line
     of the program, on a GPU with the same line printed, and DeviceError of the next call of CUDA.
+    `early_launches`: in programs that are compiled under True a launch may begin before the one
+    before it has ended, and waits for it where it first touches memory that one may still touch
+    (programmatic dependent launch, from compute capability 9.0 on; UserError for targets before).
 
     There is one object per set of choices, so that identity is equality and hashing is cheap."""
 
@@ -44,11 +48,12 @@ class Config:
     deterministic: bool = True
     float32_matmul: Float32Matmul = "ieee"
     check_indices: bool = False
+    early_launches: bool = False
 
     @property
-    def of_kernels(self) -> tuple[bool, bool]:
+    def of_kernels(self) -> tuple[bool, ...]:
         """The choices that kernels are compiled under, beside that of `float32_matmul`."""
-        return self.deterministic, self.check_indices
+        return self.deterministic, self.check_indices, self.early_launches
 
 
 _known: dict[tuple[object, ...], Config] = {}

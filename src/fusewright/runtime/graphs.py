@@ -16,17 +16,20 @@ from typing import Any
 
 from fusewright.runtime.device import check, driver
 from fusewright.runtime.launch import LoadedKernel
+from fusewright.runtime.prepared import add_early_edge
 
 MAX_EXECUTABLES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchNode:
-    """One launch: its kernel, its parameters for the driver, the nodes it waits for."""
+    """One launch: its kernel, its parameters for the driver, the nodes it waits for; whether it may
+    begin before these have ended."""
 
     kernel: LoadedKernel
     params: Any
     after: tuple[int, ...]
+    is_early: bool = False
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -79,9 +82,13 @@ def _instantiate(nodes: Sequence[LaunchNode]) -> _Executable:
     graph = check(api.cuGraphCreate(0), "cuGraphCreate")
     made: list[Any] = []
     for x in nodes:
-        after = [made[k] for k in x.after]
+        before = [made[k] for k in x.after]
+        overlaps = x.is_early and len(before) == 1
+        after = [] if overlaps else before
         status = api.cuGraphAddKernelNode(graph, after, len(after), x.params)
         made.append(check(status, "cuGraphAddKernelNode"))
+        if overlaps:
+            add_early_edge(graph, before[0], made[-1])
     handle = check(api.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
     found = _Executable(graph, tuple(made), handle)
     weakref.finalize(found, destroy_graph, api, graph, handle).atexit = False

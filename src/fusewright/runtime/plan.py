@@ -27,7 +27,6 @@ from fusewright.runtime.device import capturing, check, driver
 from fusewright.runtime.forks import launch_on_branches
 from fusewright.runtime.graphs import GraphCache, LaunchNode
 from fusewright.runtime.launch import (
-    LoadedKernel,
     PackedLaunch,
     argument_bits,
     check_grid,
@@ -35,6 +34,7 @@ from fusewright.runtime.launch import (
 )
 from fusewright.runtime.locks import fork_safe_lock
 from fusewright.runtime.nvtx import ranges
+from fusewright.runtime.prepared import Prepared, prepared
 from fusewright.runtime.region_graphs import MAX_NODES, Recorder, RegionGraphs
 from fusewright.runtime.specialised_call import address_writer
 from fusewright.runtime.state import States
@@ -50,18 +50,6 @@ GRAPH_LAUNCHES = 3
 by side are a graph too."""
 NOWHERE = -1
 """The number of no stream."""
-
-
-@dataclass(eq=False, slots=True)
-class Prepared:
-    """One launch: its number in the host program, its kernel and shape, the driver's
-    configuration, and the address of the table of its parameters in the plan's buffer."""
-
-    number: int
-    kernel: LoadedKernel
-    shape: PackedLaunch
-    config: Any
-    address: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +296,9 @@ class CallPlan:
             if 0 in grid:
                 continue
             shape = PackedLaunch(grid, part.block, part.shared_nbytes)
-            config = self._api.CUlaunchConfig()
-            _set_shape(config, shape)
             address = base + t.table_at + part.table * _SLOT_NBYTES
-            made.append(Prepared(i, kernel, shape, config, address))
+            is_first = not (order and isinstance(order[-1], Prepared))
+            made.append(prepared(i, kernel, shape, address, is_first=is_first))
             order.append(made[-1])
         self.launches = tuple(made)
         self._order = tuple(order) if t.regions else ()
@@ -475,7 +462,7 @@ class CallPlan:
         """Launches everything into the caller's capture, each branch on a stream of its own."""
 
         def launched(x: Prepared, on: int) -> None:
-            x.config.hStream = on
+            x.on(on, overlaps=False)  # what is before it on its branch may be an event
             self._launch((x,))
 
         self.stream = NOWHERE
@@ -494,7 +481,7 @@ class CallPlan:
     def move_to(self, stream: int) -> None:
         """Makes a stream the one of all launches."""
         for x in self.launches:
-            x.config.hStream = stream
+            x.on(stream)
         self.stream = stream
 
     def record(self, roots: Sequence[int], recorder: Recorder, device: int) -> None:
@@ -505,7 +492,7 @@ class CallPlan:
             self._write(roots)
             for x in self._order or self.launches:
                 if isinstance(x, Prepared):
-                    recorder.kernel(_node_params(x))
+                    recorder.kernel(x.node_params)
                 else:
                     x.run.record(self._addresses(x), recorder, device)
 
@@ -553,7 +540,9 @@ class CallPlan:
                 p = e.producer
                 waits |= dict.fromkeys((place[p],) if p in place else after[p])
             after.append(tuple(waits))
-        return [LaunchNode(x.kernel, _node_params(x), after[x.number]) for x in self.launches]
+        return [
+            LaunchNode(x.kernel, x.node_params, after[x.number], x.is_early) for x in self.launches
+        ]
 
     def _allow_shared(self, device: int) -> None:
         for x in self.launches:
@@ -570,20 +559,6 @@ def uses_graph(launches: int, execution: str, branches: int = 1) -> bool:
             return launches > 1
         case _:
             return launches >= GRAPH_LAUNCHES or branches > 1
-
-
-def _set_shape(target: Any, shape: PackedLaunch) -> None:
-    target.gridDimX, target.gridDimY, target.gridDimZ = shape.grid
-    target.blockDimX, target.blockDimY, target.blockDimZ = shape.block
-    target.sharedMemBytes = shape.shared_nbytes
-
-
-def _node_params(x: Prepared) -> Any:
-    params = driver().CUDA_KERNEL_NODE_PARAMS()
-    _set_shape(params, x.shape)
-    params.kern = x.kernel.library_kernel
-    params.kernelParams = x.address
-    return params
 
 
 def _scalars(

@@ -12,7 +12,7 @@ from fusewright.kir import ir
 from fusewright.kir.traits import MemoryUse
 from fusewright.memory import Cache, Memory
 from fusewright.sim.compute import Array, ExprFn, IndexFn, Mask, Value, narrow
-from fusewright.sim.frame import BatchFrame, Run, Step
+from fusewright.sim.frame import BatchFrame, Execution, Run, Step
 from fusewright.sim.memory import BufferPlace, as_scalar
 from fusewright.sim.report import AccessSite, Kind, statement_text
 from fusewright.sim.trace import GENERIC, Agent, TracedAccess, Undefine, agent_of
@@ -225,7 +225,8 @@ def reach_of(
         place, size = execution.shared.places[buffer], execution.shared.sizes[buffer]
     else:
         place, size = execution.memory.places[buffer], len(execution.memory.arrays[buffer])
-    recorded = shared or place.space in execution.memory.writers
+    is_watched = buffer in execution.watched
+    recorded = shared or is_watched or place.space in execution.memory.writers
     return Reach(
         s,
         buffer,
@@ -244,6 +245,13 @@ def reach_of(
     )
 
 
+def _changes(buffer: ir.Buffer, execution: Execution) -> bool:
+    """Whether memory in global memory is written while the kernel runs."""
+    place = execution.memory.places.get(buffer)
+    is_written = place is not None and place.space in execution.memory.writers
+    return is_written or buffer in execution.kernel.awaited
+
+
 def compile_load(s: ir.Load, run: Run) -> Step:
     gathered = run.gathered(s, s.index)
     conditions = run.refresh(s, s.predicate)
@@ -252,7 +260,7 @@ def compile_load(s: ir.Load, run: Run) -> Step:
     (use,) = s.memory_uses()
     reach = reach_of(s, use, run)
     fill = None if s.fill is None else as_scalar(s.fill.value, s.dst.buffer.dtype)
-    if s.cache is Cache.NON_COHERENT and reach.recorded:
+    if s.cache is Cache.NON_COHERENT and _changes(s.src, run.execution):
         run.execution.findings.add(
             "rule",
             f"`{statement_text(s)}` reads {s.src} by the non-coherent path, but the kernel writes "

@@ -73,7 +73,9 @@ def _scatter(f: BatchFrame, buffer: ir.Buffer, places: Array, value: Array, mask
     f.pool.mark(places, buffer.dtype.nbytes, False)
 
 
-def _group(s: ir.AsyncCommit | ir.AsyncWait | ir.ProxyFence, run: Run) -> Step:
+def _passed(s: ir.SyncStatement, run: Run) -> Step:
+    """A sync at which threads pass in the simulator, and that replays look at."""
+
     def step(f: BatchFrame) -> None:
         f.record(SyncEvent(s, f.mask))
 
@@ -313,9 +315,11 @@ def _barrier_arrive(s: ir.BarrierArrive, run: Run) -> Step:
 
 ASYNCHRONOUS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.CpAsync: _cp_async,
-    ir.AsyncCommit: _group,
-    ir.AsyncWait: _group,
-    ir.ProxyFence: _group,
+    ir.AsyncCommit: _passed,
+    ir.AsyncWait: _passed,
+    ir.ProxyFence: _passed,
+    ir.LaunchWait: _passed,
+    ir.LaunchDependents: _passed,
     ir.BulkLoad: _bulk,
     ir.BulkStore: _bulk,
     ir.BulkReduce: _bulk,

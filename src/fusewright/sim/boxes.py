@@ -54,7 +54,8 @@ class BoxPlaces:
         self.shared_size = execution.shared.sizes[self.shared]
         self.size = len(execution.memory.arrays[s.map.buffer])
         self.agents = {(u.buffer, u.writes): agent_of(u) for u in s.memory_uses()}
-        self.recorded = self.place.space in execution.memory.writers
+        is_written = self.place.space in execution.memory.writers
+        self.recorded = is_written or s.map.buffer in execution.watched
         span = np.arange(self.map.box_size)
         self._span = span
         self._within = np.stack(np.unravel_index(span, self.map.box[::-1]))[::-1]

@@ -36,12 +36,17 @@ SPACES = (Memory.SHARED, Memory.GLOBAL)
 WARPS_OF_MMA = WARPGROUP_SIZE // WARP_SIZE
 Barrier: TypeAlias = "tuple[str, int, int]"
 """A named barrier ("named", number, block), the n-th life of an mbarrier ("mbarrier", byte, n), its
-making ("made", byte, n), over when it is made, or that of a cluster, `cluster_barrier`."""
+making ("made", byte, n), over when it is made, that of a cluster, `cluster_barrier`, or
+`LAUNCHES`."""
 
 
 def cluster_barrier(number: int) -> Barrier:
     """The barrier of a cluster, by its number in the row."""
     return "cluster", number, 0
+
+
+LAUNCHES: Barrier = ("launches", 0, 0)
+"""What the launches before are: over, to who has waited for them."""
 
 
 KIND_OF: tuple[int, ...] = tuple(KINDS.index(way.kind) for way in ENGINES if way.kind is not None)
@@ -324,6 +329,8 @@ class Clocks:
         row = self.nothing()
         for clock in (KNOWN, SEEN, MET):
             row.table[clock, phases] = self.table[strand, clock, phases]
+        if LAUNCHES in self.columns.barriers:  # what launches did is memory
+            row.table[KNOWN, self.columns.barrier(LAUNCHES)] = 0
         return row
 
     def time_of(self, strand: int) -> Array:

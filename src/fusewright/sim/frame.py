@@ -71,6 +71,8 @@ class Execution:
     """Blocks of a row: one, or those of a cluster or of a domain."""
     model: Model
     tracked: Tracked
+    watched: frozenset[ir.Buffer] = frozenset()
+    """The parameters whose accesses are recorded although no statement writes them."""
 
 
 @dataclass(slots=True)

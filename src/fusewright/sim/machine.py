@@ -19,6 +19,7 @@ from fusewright.sim.compute import PER_BLOCK, PER_THREAD, UNIFORM, Array, Scope,
 from fusewright.sim.counters import Counters
 from fusewright.sim.domains import domains_of
 from fusewright.sim.frame import AnyStep, BatchFrame, Blocking, Execution, Run, Wait
+from fusewright.sim.launches import TouchedMemory, takes_part
 from fusewright.sim.memory import GlobalMemory, Registers, SharedMemory, as_scalar, locals_of
 from fusewright.sim.model import MODEL, Model
 from fusewright.sim.races import Detector
@@ -39,12 +40,14 @@ BATCH_NBYTES = 128 * 1024
 class SimResult:
     """`outputs`: the arrays of the buffers named as outputs, in parameter order; `races`: all
     findings; `stats`: counts over the blocks that ran, see `Counters`; `written`: of each output
-    of a kernel, the elements that some thread stored."""
+    of a kernel, the elements that some thread stored; `touched`: what a launch that may overlap
+    with others does, where races were looked for."""
 
     outputs: list[Array]
     races: list[Race]
     stats: dict[str, int | float]
     written: list[Array] = field(default_factory=list[Array])
+    touched: TouchedMemory | None = None
 
 
 def _constant(e: Expr, symbols: Mapping[Var, int], what: str) -> int:
@@ -102,6 +105,7 @@ class Machine:
         self.execution = Execution(
             kernel, memory, shared, Findings(seed), Counters(nthreads, counts=counts), nthreads,
             self.row_blocks, model, TrackedRegisters(kernel, self.locals),
+            frozenset(kernel.params if takes_part(kernel) else ()),
         )  # fmt: skip
         self.seed = seed
         self.scope = Scope()
@@ -214,6 +218,8 @@ class Machine:
             rows, blocks, self.execution.nthreads, self.row_blocks, self.cluster, shared.nbytes
         )
         trace.is_domain = self.domains is not None
+        kernel = self.execution.kernel
+        trace.begins_early, trace.awaited = kernel.begins_early, frozenset(kernel.awaited)
         pool = shared.pool(len(rows))
         return BatchFrame(
             run=self.run,
@@ -522,4 +528,5 @@ def simulate(
     execution = found.execution
     given = [execution.memory.arrays[b] for b in kernel.params if b in outputs]
     written = [execution.memory.initialised[b] for b in kernel.params if b in outputs]
-    return SimResult(given, found.races(), dict(execution.counters.totals), written)
+    touched = None if found.detector is None else found.detector.touched
+    return SimResult(given, found.races(), dict(execution.counters.totals), written, touched)

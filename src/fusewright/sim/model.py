@@ -99,6 +99,16 @@ class Model:
     """Some thread waits for each bulk load before the block exits."""
     lanes_meet_in_time: bool = True
     """Instructions for a whole warp order its lanes in time, though not in memory."""
+    launches_overlap: bool = True
+    """What launches before do to memory that a launch shares with them happens at any time until it
+    waits for them."""
+    launch_waits_order: bool = True
+    """Who waits for the launches before learns that they have ended."""
+    launches_end_in_order: bool = True
+    """A launch that begins early waits in each block, so that it does not end before those before
+    it: who waits for it relies on that."""
+    triggers_order_nothing: bool = True
+    """A launch that another one lets begin knows nothing of what that one did."""
     alloc_forgets: bool = True
     """An Alloc makes the contents of its memory undefined."""
 

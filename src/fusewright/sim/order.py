@@ -15,6 +15,7 @@ import numpy as np
 from fusewright.kir import ir
 from fusewright.sim.clocks import (
     KINDS,
+    LAUNCHES,
     Barrier,
     Clocks,
     History,
@@ -26,6 +27,7 @@ from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import EdgeTest
 from fusewright.sim.flags import Flags
+from fusewright.sim.launches import EarlyLaunch
 from fusewright.sim.lives import Lives
 from fusewright.sim.model import Model
 from fusewright.sim.phases import BarrierState, Fault
@@ -256,6 +258,10 @@ class _Replay:
                 c.wait(strands, s.kind, s.keep, reads_only=s.reads_only)
             case ir.ProxyFence():
                 c.fence_proxy(strands, s.space)
+            case ir.LaunchWait() if self.model.launch_waits_order:
+                c.learn_phase(strands, c.columns.barrier(LAUNCHES), 1)
+            case ir.LaunchWait() | ir.LaunchDependents():
+                pass
             case ir.BarrierArrive():
                 self._arrive_named(step, s)
             case ir.ClusterArrive():
@@ -558,13 +564,21 @@ def _clocks(group: Replayable) -> Clocks:
     return Clocks(group.columns, group.warps, group.sizes, group.model, group.has_proxy)
 
 
+def end_of(group: Replayable) -> EarlyLaunch:
+    """The end of a replay of the blocks as they are."""
+    run, trace = _begun(group, Change()), group.trace
+    run.run()
+    known = History.of(run.clocks, len(trace.events))
+    return EarlyLaunch(trace, group.blocks, run.clocks, known, run.ends)
+
+
 def replay(group: Replayable, change: Change) -> Verdict:
     """What the syncs, changed as asked, leave without an order, and the rules they break."""
     model = group.model
     run = _begun(group, change)
     run.run()
     clocks = run.clocks
-    if not group.conflicts and not group.remote:
+    if not (group.conflicts or group.remote or group.trace.begins_early):
         return Verdict([], run.faults)
     history = History.of(clocks, len(group.trace.events))
     faults = [*run.faults]
@@ -575,6 +589,9 @@ def replay(group: Replayable, change: Change) -> Verdict:
         group.agents, group.columns, group.warps, group.blocks, model, history, run.ends, run.loads,
         run.made, _places(group, change),
     )  # fmt: skip
+    if group.trace.begins_early:
+        early = EarlyLaunch(group.trace, group.blocks, clocks, history, run.ends)
+        faults += early.faults(group.shared, test.places, model)
     found: list[Unordered] = []
     for c in group.conflicts:
         bad = test.unordered(c.edges)

@@ -387,7 +387,7 @@ def _set_max_registers(s: ir.SetMaxRegisters, run: Run) -> Blocking:
     return Blocking(wait)
 
 
-def _nothing(s: ir.PrefetchMap, run: Run) -> Step:
+def _nothing(s: ir.PrefetchMap | ir.PrefetchBox, run: Run) -> Step:
     return lambda f: None
 
 
@@ -399,4 +399,5 @@ PRODUCTS: Mapping[type[ir.Statement], Callable[[Any, Run], AnyStep]] = {
     ir.StMatrix: _matrices,
     ir.SetMaxRegisters: _set_max_registers,
     ir.PrefetchMap: _nothing,
+    ir.PrefetchBox: _nothing,
 }

@@ -8,9 +8,10 @@ from fusewright.kir import ir
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import check_initialised, conflicts_of, site_of
 from fusewright.sim.frame import Execution
+from fusewright.sim.launches import EarlyLaunch, TouchedMemory, shared_touches, takes_part
 from fusewright.sim.lives import remote_writes
 from fusewright.sim.model import Model
-from fusewright.sim.order import Change, Unordered, Verdict, replay
+from fusewright.sim.order import Change, Unordered, Verdict, end_of, replay
 from fusewright.sim.ownership import Ownership
 from fusewright.sim.replayable import Replayable, replayable
 from fusewright.sim.report import Findings, Race
@@ -35,11 +36,15 @@ class Detector:
         self.groups: dict[tuple[object, ...], Replayable] = {}
         self._seen: set[tuple[object, ...]] = set()
         self._unchanged: dict[int, list[Race]] = {}
+        kernel, memory = execution.kernel, execution.memory
+        self.touched = TouchedMemory(memory, kernel) if takes_part(kernel) else None
+        self._awaited = frozenset(memory.places[b].space for b in kernel.awaited)
+        self._ends: dict[tuple[object, ...], EarlyLaunch] = {}
 
     def observe(self, trace: Trace) -> None:
         """Take in one batch."""
         self._unchanged.clear()
-        spaces = self.ownership.observe(trace) | {0}
+        spaces = self.ownership.observe(trace) | {0} | self._awaited
         if self.execution.tracked.ncells:
             spaces |= {REGISTERS}
         found = signatures(trace, spaces)
@@ -53,6 +58,18 @@ class Detector:
                 fresh.setdefault((sequence, int(found.sync[row])), []).append(row)
         for key, members in fresh.items():
             self._analyse(trace, key, np.array(members), spaces)
+        if self.touched is not None:
+            for sync in np.unique(found.sync).tolist():
+                rows = np.flatnonzero(found.sync == sync)
+                self._touch(self.touched, trace, (sequence, int(sync)), rows)
+
+    def _touch(
+        self, touched: TouchedMemory, trace: Trace, key: tuple[object, ...], rows: Array
+    ) -> None:
+        """Notes what some rows with the same sync events touch, before a wait and behind it."""
+        if key not in self._ends:
+            self._ends[key] = end_of(self.groups[key])
+        touched.observe(trace, rows, self.groups[key].strands, self._ends[key])
 
     def _analyse(
         self, trace: Trace, key: tuple[object, ...], rows: Array, spaces: frozenset[int]
@@ -65,6 +82,7 @@ class Detector:
         check_initialised(trace, rows, self.model, findings)
         writes = remote_writes(trace, rows, group.strands, group.blocks)
         group.remote.update(dict.fromkeys(writes))
+        group.shared.update(dict.fromkeys(shared_touches(trace, rows, group.strands)))
         found = conflicts_of(trace, rows, group.strands, spaces, self.model, findings)
         if len(found.edges):
             group.conflicts.append(found)

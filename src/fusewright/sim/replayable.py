@@ -13,10 +13,11 @@ import numpy as np
 
 from fusewright.kir import ir
 from fusewright.kir.traits import Team
-from fusewright.sim.clocks import Barrier, Columns, Teams, cluster_barrier, engines_of
+from fusewright.sim.clocks import LAUNCHES, Barrier, Columns, Teams, cluster_barrier, engines_of
 from fusewright.sim.compute import Array
 from fusewright.sim.conflicts import Conflicts
 from fusewright.sim.edges import agents_of
+from fusewright.sim.launches import SharedTouch
 from fusewright.sim.lives import RemoteWrite
 from fusewright.sim.model import Model
 from fusewright.sim.trace import SyncEvent, Trace, rows_of, warps_of
@@ -72,7 +73,8 @@ class UnitStep:
 class Replayable:
     """Blocks, or clusters, that execute the same events with the same syncs: one replay decides
     for all. `steps` is what each unit executes, `remote` lists the writes to other blocks' shared
-    memory. `starts`: by sync the replay (`order.py`) that changes of it go on from."""
+    memory, `shared` the accesses to what other launches touch. `starts`: by sync the replay
+    (`order.py`) that changes of it go on from."""
 
     trace: Trace
     model: Model
@@ -88,6 +90,7 @@ class Replayable:
     has_proxy: bool
     conflicts: list[Conflicts] = field(default_factory=list[Conflicts])
     remote: dict[RemoteWrite, None] = field(default_factory=dict[RemoteWrite, None])
+    shared: dict[SharedTouch, None] = field(default_factory=dict[SharedTouch, None])
     starts: dict[ir.Statement, Any] = field(default_factory=dict[ir.Statement, Any])
 
     @property
@@ -197,7 +200,7 @@ def _places(p: SyncArrival, mine: Array) -> tuple[AtBarrier, ...]:
 
 def _barriers(points: Sequence[SyncArrival], blocks: Array, cluster: int) -> list[Barrier]:
     """Each named barrier of each block and each life of an mbarrier, in a cluster also its making,
-    and the barriers of clusters of so many blocks."""
+    the barriers of clusters of so many blocks, and the launches before."""
     found: dict[Barrier, None] = {}
     lives: dict[int, int] = {}
     for p in points:
@@ -205,6 +208,8 @@ def _barriers(points: Sequence[SyncArrival], blocks: Array, cluster: int) -> lis
             case ir.ClusterArrive() | ir.ClusterWait():
                 for k in np.unique(blocks[p.strands] // cluster).tolist():
                     found[cluster_barrier(k)] = None
+            case ir.LaunchWait():
+                found[LAUNCHES] = None
             case ir.NamedSync() | ir.BarrierArrive():
                 for block in np.unique(blocks[p.strands]).tolist():
                     found["named", p.statement.barrier, block] = None

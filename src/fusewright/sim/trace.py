@@ -111,6 +111,10 @@ class Trace:
     """Whether the blocks came to a deadlock before their end."""
     is_domain: bool = False
     """Whether the blocks of a row wait for each other at semaphores."""
+    begins_early: bool = False
+    """Whether launches before may still run."""
+    awaited: frozenset[ir.Buffer] = frozenset()
+    """The parameters in whose memory these write, or read what this one writes."""
     semaphores: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     """The semaphores of a domain, by space and byte, numbered in the order in which they are used:
     domains that do the same then look alike."""
