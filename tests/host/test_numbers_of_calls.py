@@ -38,6 +38,12 @@ CASES: dict[str, Case] = {
     "range": (lambda x, a, b: fw.sum(x[a:b], axis=0), (ROWS,), ("a", "b"), [(0, 128), (5, 5)]),
     "prefix": (lambda x, n: fw.nn.softmax(x[:, : n + 1]), (SQUARE,), ("n",), [(0,), (1,), (39,)]),
     "scan": (lambda x, n: fw.cumulative_sum(x[:n], axis=0), (ROWS,), ("n",), [(0,), (1,), (128,)]),
+    "scan of a few": (
+        lambda x, n: fw.cumulative_sum(x[:, n:], axis=1),
+        (fw.TensorSpec((9, 4), F32),),
+        ("n",),
+        [(0,), (3,), (4,)],
+    ),
     "mean": (lambda x, at: fw.mean(x[: at + 1], axis=0), (ROWS,), ("at",), [(0,), (77,)]),
     "pad": (lambda x, a, b: fw.pad(x, ((a, b), (0, 0))), (BLOCK,), ("a", "b"), [(0, 0), (7, 2)]),
     "crop": (lambda x, a: fw.pad(x, ((-a, 0), (0, 0))) + 1, (ROWS,), ("a",), [(0,), (128,)]),

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fusewright.axes.classes import AxisClass
-from fusewright.core.expr import Int
+from fusewright.core.expr import Int, constant_value
 from fusewright.fusion.ir import IndexMap, Scan
 from fusewright.memory import Memory
 from fusewright.schedule.block_scan import block_scan, gather_blocks
@@ -371,7 +371,8 @@ class ScanScheduler:
         for s in self._held:
             set_allocation(flow, s, self._in_memory_order(s, plan))
         if not plan.run:
-            is_open = self._length * plan.own <= FEW_ELEMENTS_PER_THREAD
+            is_known = constant_value(self._line.extent) is not None
+            is_open = is_known and self._length * plan.own <= FEW_ELEMENTS_PER_THREAD
             load_first(flow, self._loads, inside=0 if is_open else 1)
         return True
 
