@@ -89,10 +89,25 @@ def compiler(
             keep_inference_input_mutations=True,
         )
         finding = kept_graphs.finding(compile_graph) if is_kept else nullcontext()
-        with finding, nothing_donated(), derived_whole(example_inputs):
+        with finding, nothing_donated():
+            try:
+                with derived_whole(example_inputs):
+                    return compile_graphs(module, example_inputs)
+            except _of_dynamo():
+                raise
+            except Exception as e:  # such as of torch's rule for the size 0, which its gathers take
+                _log.info("traced again, upsampling as gathers: %s: %s", type(e).__name__, e)
             return compile_graphs(module, example_inputs)
 
     return compile_function
+
+
+def _of_dynamo() -> tuple[type[Exception], ...]:
+    """What torch.compile is told by exceptions: to trace again, or to leave an operator to eager
+    code; and an index outside, which it passes on."""
+    found = importlib.import_module("torch._dynamo.exc")
+    restarts = found.ShortenTraceback, found.TensorifyScalarRestartAnalysis
+    return (*found.exceptions_allowed_to_be_fallback, *restarts, IndexError)
 
 
 def _sides(compile_graph: kept_graphs.Compile) -> dict[str, Any]:
