@@ -15,6 +15,7 @@ from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.control import take_control_flow
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.graph_call import GraphCall
+from fusewright.frontends.torch.host_scalars import bring_scalars
 from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.options import Options, options_of
@@ -195,4 +196,5 @@ def parts_to_fuse(module: Any, options: Options) -> tuple[list[GraphPart], Graph
     plain_strides(module.graph)
     plain_writes(module.graph)
     found = partition(module.graph, options)
+    bring_scalars(module.graph, found.regions, found.constants)
     return parts_of(module.graph, found), found
