@@ -1,6 +1,6 @@
 """Architectures that the other files lack: experts of more routings, latents of keys, states and
-linear attention beside attention, adapters, codecs of sound, depth,
-upscaling, video, groups of patches, and timm's mixers, cross-covariance and class attention."""
+linear attention beside attention, adapters, codecs of sound, depth, upscaling, video, groups of
+patches, and timm's mixers, cross-covariance and class attention."""
 
 from __future__ import annotations
 

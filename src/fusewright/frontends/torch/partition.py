@@ -1,11 +1,11 @@
 """Which nodes of an aten graph are computed together.
 
 A node that can be fused has a level: the greatest number of changes between fused and other nodes,
-and between devices, on a way to it. Fused nodes of one level that read each other are one region; no way leads out of a
-region and back in, because every change raises the level. Then cheap nodes sink into the region
-that alone reads them, where that moves fewer bytes. Regions of a level that read the same memory
-are one, so that it may be read once. Small operators that are left alone on a level are one region,
-whose kernels stand side by side in few launches.
+and between devices, on a way to it. Fused nodes of one level that read each other are one region;
+no way leads out of a region and back in, because every change raises the level. Then cheap nodes
+sink into the region that alone reads them, where that moves fewer bytes. Regions of a level that
+read the same memory are one, so that it may be read once. Small operators that are left alone on a
+level are one region, whose kernels stand side by side in few launches.
 """
 
 from __future__ import annotations
