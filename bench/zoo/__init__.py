@@ -71,10 +71,10 @@ def in_dtype(inputs: Inputs, dtype: torch.dtype) -> Inputs:
 
 def architectures(names: str = "", packages: str = "") -> Iterator[Architecture]:
     """The architectures whose name, and package, is in a comma-separated list; all for none."""
-    from bench.zoo import diffusion, further, language, others, plain, vision, wider
+    from bench.zoo import diffusion, further, language, newer, others, plain, vision, wider
 
     wanted, from_packages = ([n for n in s.split(",") if n] for s in (names, packages))
-    everywhere = (plain, language, further, wider, others, vision, diffusion)
+    everywhere = (plain, language, further, wider, others, newer, vision, diffusion)
     for a in (a for room in everywhere for a in room.MODELS):
         if (not wanted or a.name in wanted) and (not from_packages or a.package in from_packages):
             yield a

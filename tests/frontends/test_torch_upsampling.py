@@ -156,3 +156,19 @@ def test_interpolation_of_symbolic_sizes_is_refused() -> None:
     x = fw.trace(lambda x: x, fw.TensorSpec((2, 3, "n"), "float32"))
     with pytest.raises(fw.UnsupportedError, match="interpolation of n elements at 4 places"):
         interpolated((fw.float32,), Array(x.inputs[0]), [4], False)
+
+
+@pytest.mark.parametrize("scale", [0.6, 2.0])
+def test_an_empty_batch_is_spelled_as_torch_spells_it(scale: float) -> None:
+    """torch's rule for upsampling that is not spelled out refuses it with a TypeError."""
+    torch.compiler.reset()
+
+    def fn(x: Any) -> Any:
+        return interpolate(x.neg(), scale_factor=scale, mode="nearest-exact").neg()
+
+    x = torch.randn(0, 3, 4, 4, requires_grad=True)
+    got = torch.compile(fn, backend="fusewright")(x)
+    want = fn(x)
+    assert (got.shape, got.stride()) == (want.shape, want.stride())
+    (grad,) = torch.autograd.grad(got.sum(), x)
+    assert grad.shape == x.shape

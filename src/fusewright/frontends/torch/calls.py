@@ -218,13 +218,14 @@ def _problem(node: Any) -> str | None:
 
 
 def _check_tensors(node: Any) -> None:
-    """Raises UnsupportedError unless all tensors are dense, real and on one device."""
+    """Raises UnsupportedError unless all tensors are dense, real and on one device, but for scalars
+    of the host, which can be brought there."""
     if "val" not in node.meta or not list(tensors_of(node.meta["val"])):
         raise UnsupportedError("the result is not a tensor")
     found = [t for n in (*node.all_input_nodes, node) for t in tensors_of(n.meta.get("val"))]
     first = found[-1]
     for t in found:
-        if t.device != first.device:
+        if t.device != first.device and not is_host_scalar(t):
             raise UnsupportedError(f"tensors on {t.device} and on {first.device}")
         if t.device.type not in ("cpu", "cuda"):
             raise UnsupportedError(f"a tensor on {t.device}")
@@ -233,6 +234,19 @@ def _check_tensors(node: Any) -> None:
         if t.is_complex() or t.is_quantized:
             raise UnsupportedError(f"a tensor of {t.dtype}, which kernels do not compute")
         dtype_of(t.dtype)
+
+
+def is_host_scalar(value: Any) -> bool:
+    """Whether a value is a tensor without axes on the host, which torch's kernels on a device take
+    as a number."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return bool(value.ndim == 0 and value.device.type == "cpu")
+
+
+def device_of(node: Any) -> Any:
+    """The device of a node's first tensor; None where it gives none."""
+    return next((t.device for t in tensors_of(node.meta.get("val"))), None)
 
 
 def reduces(node: Any) -> bool:

@@ -15,6 +15,7 @@ from fusewright.frontends.torch.bodies import fuse_bodies
 from fusewright.frontends.torch.control import take_control_flow
 from fusewright.frontends.torch.decompositions import decompositions
 from fusewright.frontends.torch.graph_call import GraphCall
+from fusewright.frontends.torch.host_scalars import bring_scalars
 from fusewright.frontends.torch.known_masks import tell_known_masks
 from fusewright.frontends.torch.library import torch
 from fusewright.frontends.torch.options import Options, options_of
@@ -89,10 +90,25 @@ def compiler(
             keep_inference_input_mutations=True,
         )
         finding = kept_graphs.finding(compile_graph) if is_kept else nullcontext()
-        with finding, nothing_donated(), derived_whole(example_inputs):
+        with finding, nothing_donated():
+            try:
+                with derived_whole(example_inputs):
+                    return compile_graphs(module, example_inputs)
+            except _of_dynamo():
+                raise
+            except Exception as e:  # such as of torch's rule for the size 0, which its gathers take
+                _log.info("traced again, upsampling as gathers: %s: %s", type(e).__name__, e)
             return compile_graphs(module, example_inputs)
 
     return compile_function
+
+
+def _of_dynamo() -> tuple[type[Exception], ...]:
+    """What torch.compile is told by exceptions: to trace again, or to leave an operator to eager
+    code; and an index outside, which it passes on."""
+    found = importlib.import_module("torch._dynamo.exc")
+    restarts = found.ShortenTraceback, found.TensorifyScalarRestartAnalysis
+    return (*found.exceptions_allowed_to_be_fallback, *restarts, IndexError)
 
 
 def _sides(compile_graph: kept_graphs.Compile) -> dict[str, Any]:
@@ -180,4 +196,5 @@ def parts_to_fuse(module: Any, options: Options) -> tuple[list[GraphPart], Graph
     plain_strides(module.graph)
     plain_writes(module.graph)
     found = partition(module.graph, options)
+    bring_scalars(module.graph, found.regions, found.constants)
     return parts_of(module.graph, found), found

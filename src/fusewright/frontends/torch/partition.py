@@ -1,11 +1,11 @@
 """Which nodes of an aten graph are computed together.
 
-A node that can be fused has a level: the greatest number of changes between fused and other nodes
-on a way to it. Fused nodes of one level that read each other are one region; no way leads out of a
-region and back in, because every change raises the level. Then cheap nodes sink into the region
-that alone reads them, where that moves fewer bytes. Regions of a level that read the same memory
-are one, so that it may be read once. Small operators that are left alone on a level are one region,
-whose kernels stand side by side in few launches.
+A node that can be fused has a level: the greatest number of changes between fused and other nodes,
+and between devices, on a way to it. Fused nodes of one level that read each other are one region;
+no way leads out of a region and back in, because every change raises the level. Then cheap nodes
+sink into the region that alone reads them, where that moves fewer bytes. Regions of a level that
+read the same memory are one, so that it may be read once. Small operators that are left alone on a
+level are one region, whose kernels stand side by side in few launches.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from math import prod
 from typing import Any
 
 from fusewright.frontends.torch.calls import (
+    device_of,
     hint,
     is_getitem,
+    is_host_scalar,
     is_view,
     reduces,
     refusal,
@@ -26,6 +28,7 @@ from fusewright.frontends.torch.calls import (
 )
 from fusewright.frontends.torch.control_calls import ControlFlow
 from fusewright.frontends.torch.effects import predecessors
+from fusewright.frontends.torch.host_scalars import host_scalars
 from fusewright.frontends.torch.library import aten
 from fusewright.frontends.torch.options import Options
 from fusewright.frontends.torch.plain_writes import SCATTERS
@@ -36,6 +39,9 @@ _KEPT = 3  # bytes that may be kept alive per byte that is not stored
 _SMALL = 1 << 16
 """Bytes of a small result: a GPU moves more than ten times as many in the 2 us of a launch, and
 they do not count as memory that is kept."""
+
+_LAUNCH = 10 * _SMALL
+"""Bytes that a GPU moves in the time of a launch, at least."""
 
 _UPDATES = 16
 """Components that update arguments in one region: so many steps of AdamW fill a kernel
@@ -69,10 +75,12 @@ def partition(graph: Any, options: Options) -> GraphPartition:
     found = _small_ones_joined(_components(nodes, level), level, constants, options.min_ops)
     for members in _siblings_joined(found, level, constants):
         launches = _computing(members) + _reductions(members) + _own_constants(members, constants)
-        if launches >= options.min_ops or _has_own(members):
-            regions.append(_without_first_views(members))
-        else:
+        if launches < options.min_ops and not _has_own(members):
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
+        elif not _pays_for_scalars(members, constants, launches):
+            reasons |= dict.fromkeys(members, "the host's scalars would be launches of their own")
+        else:
+            regions.append(_without_first_views(members))
     calls = {n: r for n, r in reasons.items() if n.op == "call_function"}
     return GraphPartition(tuple(regions), constants, calls)
 
@@ -91,12 +99,14 @@ def _constants(nodes: Sequence[Any], refused: Mapping[Any, str]) -> dict[Any, No
 def _depths(
     nodes: Sequence[Any], before: Mapping[Any, Sequence[Any]], refused: Mapping[Any, str]
 ) -> dict[Any, int]:
-    """The greatest number of changes between fused and other nodes on a way to each node."""
+    """The greatest number of changes between fused and other nodes, and between devices, on a way
+    to each node."""
     depth: dict[Any, int] = {}
     for n in nodes:
-        fused = n not in refused
+        place = n not in refused and device_of(n)
         known = (p for p in before[n] if p in depth)
-        depth[n] = max((depth[p] + ((p not in refused) != fused) for p in known), default=0)
+        changes = (depth[p] + ((p not in refused and device_of(p)) != place) for p in known)
+        depth[n] = max(changes, default=0)
     return depth
 
 
@@ -118,6 +128,8 @@ def _sink(
     for n in reversed(nodes):
         users = after[n]
         if n not in level or not users or any(u not in level for u in users):
+            continue
+        if any(device_of(u) != device_of(n) for u in users):
             continue
         target = min(level[u] for u in users)
         if target > level[n] and not is_getitem(n) and _is_cheaper_late(n, target, depth, level):
@@ -199,10 +211,11 @@ def _siblings_joined(
     too, such as the gradients of a norm's argument and of its weight. The first one is computed
     later then, so that what it reads alone, and is kept, must not be much more than they share."""
     groups: list[_Siblings] = []
-    reading: dict[tuple[int, Any], dict[int, _Siblings]] = {}
+    reading: dict[Hashable, dict[int, _Siblings]] = {}
     for members in found:
         read = _read(members, constants)
-        places = [(level[members[0]], p) for p in read]
+        where = level[members[0]], device_of(members[0])
+        places = [(where, p) for p in read]
         near = {k: g for place in places for k, g in reading.get(place, {}).items()}
         at = next((k for k, g in near.items() if _is_sibling(g, members, read)), len(groups))
         if at == len(groups):
@@ -258,6 +271,16 @@ def _own_constants(members: Sequence[Any], constants: Mapping[Any, None]) -> int
     return found
 
 
+def _pays_for_scalars(members: Sequence[Any], constants: Mapping[Any, None], launches: int) -> bool:
+    """Whether as many launches of torch's, of which one is left, and the bytes between them, cost
+    at least what it does to bring the host's scalars to the device, each by a launch."""
+    scalars = len({s for _, s in host_scalars(members, constants)})
+    inside = dict.fromkeys(members)
+    between = (n for n in members if not is_view(n) and all(u in inside for u in n.users))
+    saved = 2 * sum(nbytes(n.meta.get("val")) for n in between)
+    return saved + (launches - 1 - scalars) * _LAUNCH >= 0
+
+
 def _has_own(members: Sequence[Any]) -> bool:
     """Whether torch would compute one of the nodes in several kernels, or call graphs."""
     return any(n.target in OWN or isinstance(n.target, ControlFlow) for n in members)
@@ -293,7 +316,7 @@ def _small_ones_joined(
     updates: dict[Hashable, int] = {}
     for members in found:
         own = _computing(members)
-        place = (level[members[0]], next(tensors_of(members[0].meta["val"])).device)
+        place = level[members[0]], device_of(members[0])
         if own and _is_update(members, constants):
             number = updates[place] = updates.get(place, -1) + 1
             joined.setdefault((*place, number // _UPDATES), []).extend(members)
@@ -305,12 +328,14 @@ def _small_ones_joined(
 
 
 def _is_update(members: Sequence[Any], constants: Mapping[Any, None]) -> bool:
-    """Whether operators compute element by element of arguments of the graph what only becomes an
-    argument or a result of it: nothing is kept longer when others are computed with them."""
+    """Whether operators compute element by element of arguments of the graph, and of scalars of the
+    host, what only becomes an argument or a result of it: nothing is kept longer when others are
+    computed with them."""
     inside = dict.fromkeys(members)
     for n in members:
         read = (p for p in n.all_input_nodes if p not in inside and p not in constants)
-        if not _is_simple(n) or any(whole(p).op != "placeholder" for p in read):
+        known = (whole(p).op == "placeholder" or is_host_scalar(p.meta.get("val")) for p in read)
+        if not _is_simple(n) or not all(known):
             return False
         if any(u not in inside and not _is_last(u) for u in n.users):
             return False

@@ -88,6 +88,8 @@ def _var_mean(
     count = Array(build.size(_count(x, axes), wide.dtype))
     taken = cast_to(1.0 if correction is None else float(correction), wide.dtype)
     left = ops.maximum(count - taken, cast_to(0.0, wide.dtype))
+    if taken < 0:  # of no elements torch gives NaN, not 0 / -taken
+        left = ops.where(count > 0, left, cast_to(0.0, wide.dtype))
     variance = ops.astype(total / left, x.dtype)
     shown = mean if keepdim or not axes else ops.squeeze(mean, axes)
     return variance, ops.astype(shown, x.dtype)

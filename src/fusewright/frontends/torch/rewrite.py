@@ -10,6 +10,7 @@ from typing import Any
 
 from fusewright.frontends.torch.calls import is_view, tensors_of
 from fusewright.frontends.torch.effects import is_wait, predecessors
+from fusewright.frontends.torch.gaps import lay_with_gaps
 from fusewright.frontends.torch.in_place import join_copies, write_in_place, write_results
 from fusewright.frontends.torch.library import fx
 from fusewright.frontends.torch.partition import GraphPartition, nbytes
@@ -119,6 +120,7 @@ def rewrite(module: Any, parts: Sequence[GraphPart], call: Callable[[GraphPart],
     tidy(writer.graph)
     write_in_place(writer.graph)
     write_results(writer.graph)
+    lay_with_gaps(writer.graph)
     join_copies(writer.graph)
     writer.graph.eliminate_dead_code(_has_effects)
     writer.graph.set_codegen(BoxedCode())
