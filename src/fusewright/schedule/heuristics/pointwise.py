@@ -293,7 +293,7 @@ def _loops(flow: Dataflow, flat: Loop, plan: Flat, rows: Loop | None = None) -> 
 
 def _period(small: Stage, width: int) -> int:
     """How many vectors there are before one starts where a small tensor does again."""
-    elements = numel(small.operands[0].shape)
+    elements = max(1, numel(small.operands[0].shape))
     return elements // math.gcd(elements, width)
 
 
