@@ -23,6 +23,7 @@ from fusewright.axes.words import (
     ratio,
     word_extent,
 )
+from fusewright.core.conditions import less_equal, prove
 from fusewright.core.expr import (
     ONE,
     ZERO,
@@ -101,6 +102,7 @@ class Lines:
         self.structure = 0
         self.epoch = 0
         self._twisted = 0, False
+        self._contained: dict[tuple[LineAtom, LineAtom], bool] = {}
 
     @property
     def has_twists(self) -> bool:
@@ -243,6 +245,16 @@ class Lines:
     def atoms_on(self, root: int) -> tuple[LineAtom, ...]:
         """The atoms of a representative line, oldest first."""
         return tuple(self._atoms[root].values())
+
+    def contains(self, big: LineAtom, small: LineAtom) -> bool:
+        """Whether all elements of an atom are known to be elements of another one of its line,
+        which is asked by each table of values."""
+        found = self._contained.get((big, small))
+        if found is None:
+            below = prove(less_equal(big.low, small.low))
+            above = prove(less_equal(small.low + small.extent, big.low + big.extent))
+            found = self._contained[big, small] = below is True and above is True
+        return found
 
     def units(self) -> tuple[LineAtom, ...]:
         """The canonical atoms of extent 1, by line."""

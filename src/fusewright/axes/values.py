@@ -232,6 +232,8 @@ class Table:
         self._facts: dict[LineAtom, list[Fact]] = {}
         self._values: dict[Fact, Value] = {}
         self._spread: set[LineAtom] = set()
+        self._whole: set[LineAtom] = set()
+        self._covered: dict[int, int] = {}
         self._count = 0
         self._stale: list[LineAtom] = []
         self.clash: Digit | None = None
@@ -288,7 +290,7 @@ class Table:
 
     def _visit(self, atom: LineAtom) -> None:
         """Draw the conclusions from what is known about an atom."""
-        if atom not in self._spread and self.run(Digit(atom, ONE, atom.extent)) is not None:
+        if atom not in self._spread and self._holds(atom):
             self._spread.add(atom)
             self._spread_whole(atom)
         for user in self._lines.users_of(atom.line):
@@ -309,14 +311,24 @@ class Table:
                 self._add(Digit(user, *gap), Pack(part))
 
     def _holds(self, atom: LineAtom) -> bool:
-        return self.run(Digit(atom, ONE, atom.extent)) is not None
+        """Whether all of an atom is known, which it stays."""
+        if atom in self._whole:
+            return True
+        found = self.run(Digit(atom, ONE, atom.extent)) is not None
+        if found:
+            self._whole.add(atom)
+        return found
 
     def _spread_whole(self, atom: LineAtom) -> None:
-        for other in self._lines.atoms_on(atom.line):
-            if other is atom or self._holds(other):
-                continue
-            if self._widen or self._contains(atom, other):
-                self._add(Digit(other, ONE, other.extent), Along(atom))
+        along = self._lines.atoms_on(atom.line)
+        if self._covered.get(atom.line) != len(along):  # else one of them has reached all others
+            for other in along:
+                if other in self._whole or (other in self._facts and self._holds(other)):
+                    continue
+                if self._widen or self._lines.contains(atom, other):
+                    self._add(Digit(other, ONE, other.extent), Along(atom))
+            if self._widen:
+                self._covered[atom.line] = len(along)
         definition = self._lines.definition.get(atom)
         if definition is not None:
             self._unpack(Digit(atom, ONE, atom.extent), definition)
@@ -340,12 +352,6 @@ class Table:
         for d in base_of(definition):
             if self.run(d) is None:
                 self._add(d, origin)
-
-    @staticmethod
-    def _contains(big: LineAtom, small: LineAtom) -> bool:
-        below = prove(less_equal(big.low, small.low))
-        above = prove(less_equal(small.low + small.extent, big.low + big.extent))
-        return below is True and above is True
 
     # ----- values
 

@@ -34,7 +34,7 @@ from fusewright.fusion.advice import (
 from fusewright.fusion.counts import MAX_RANK, check_rank
 from fusewright.fusion.evaluate import carried, evaluate, pointwise, rounded
 from fusewright.fusion.ir import Tensor
-from fusewright.fusion.known import Known, held, is_of_jax, without_jax
+from fusewright.fusion.known import Known, held, is_known, is_of_jax, without_jax
 from fusewright.fusion.methods import Methods, public_names
 from fusewright.fusion.operands import (
     DEVICE,
@@ -517,7 +517,7 @@ class Array(Methods):
     @property
     def is_known(self) -> bool:
         """Whether the value depends on literals and known data only."""
-        return self._known_leaves() is not None
+        return is_known(self.tensor)
 
     @property
     def is_literal(self) -> bool:
@@ -527,6 +527,8 @@ class Array(Methods):
     def _known_leaves(self) -> tuple[Known, ...] | None:
         """The data that the value depends on; None when it depends on an argument of a trace, or
         on the symbolic sizes of one."""
+        if not is_known(self.tensor):
+            return None
         found: list[Known] = []
         seen: set[Tensor] = set()
         stack = [self.tensor]
@@ -534,8 +536,6 @@ class Array(Methods):
             t = stack.pop()
             if isinstance(t, Known):
                 found.append(t)
-            elif isinstance(t.op, ir.Input) or ir.tensor_variables(t):
-                return None
             fresh = [o for o in dict.fromkeys(t.op.operands) if o not in seen]
             stack.extend(fresh)
             seen.update(fresh)

@@ -153,9 +153,10 @@ class Tensor:
     """A value of a fusion. Equality is identity. `name` is unique within a fusion; `source` is the
     line of the program that it comes from, where that is known; `rule` a derivative that the
     program gives it in place of its op's, while it is recorded; `born` grows from value to value,
-    so that a body knows what was there before it was recorded."""
+    so that a body knows what was there before it was recorded; `is_known`, once it was asked for,
+    whether the value depends on no argument."""
 
-    __slots__ = ("born", "dtype", "name", "op", "rule", "shape", "source")
+    __slots__ = ("born", "dtype", "is_known", "name", "op", "rule", "shape", "source")
 
     def __init__(
         self, name: str, shape: Shape, dtype: DType, op: Op, source: Source | None = None
@@ -166,6 +167,7 @@ class Tensor:
         self.op = op
         self.source = source
         self.rule: Any = None
+        self.is_known: bool | None = None
         self.born = next(_BIRTHS)
 
     def with_op(self, op: Op) -> Tensor:

@@ -69,3 +69,21 @@ def without_jax(op: str, x: object) -> object:
         raise UserError(
             f"{op}: the array of jax, {found.dtype}{found.shape}, is none: {e}"
         ) from None
+
+
+def is_known(t: Tensor) -> bool:
+    """Whether a value depends on literals and known data only. Each value is asked once, as
+    programs index one value after the other."""
+    stack = [t]
+    while stack:
+        v = stack[-1]
+        unknown = [o for o in v.op.operands if o.is_known is None]
+        if unknown and v.is_known is None:
+            stack += unknown
+            continue
+        stack.pop()
+        if v.is_known is None:
+            is_free = not isinstance(v.op, ir.Input) and not ir.tensor_variables(v)
+            behind = all(o.is_known for o in v.op.operands)
+            v.is_known = isinstance(v, Known) or (is_free and behind)
+    return bool(t.is_known)

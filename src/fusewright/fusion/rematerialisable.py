@@ -31,11 +31,11 @@ def is_rematerialisable(t: Tensor) -> bool:
 
 def _steps(t: Tensor, most: int) -> int | None:
     """The elementwise ops behind a leaf, `most` at most; None for other values."""
+    while isinstance(t.op, Broadcast | Reshape | Parts | Permute):
+        (t,) = t.op.operands
     match t.op:
         case Constant() | Size() | Iota():
             return 0
-        case Broadcast() | Reshape() | Parts() | Permute():
-            return _steps(t.op.operands[0], most)
         case Pointwise(fn=fn) if most and fn in _CHEAP:
             total = 1
             for o in t.op.operands:

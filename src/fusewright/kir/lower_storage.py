@@ -98,16 +98,20 @@ def carrying_loops(context: Context, s: Stage) -> tuple[int, ...]:
 def register_dtype(s: Stage) -> DType:
     """The type a value has in registers and shared memory: as stored when it was only moved or
     cast, else the compute type of its dtype."""
-    if s.is_input or s.is_staged or isinstance(s.op, Iota):
-        return s.dtype
-    if isinstance(s.op, Pointwise) and s.op.fn == "cast":
-        return s.dtype
-    if isinstance(s.op, Take | TakeAlong):
-        return register_dtype(s.operands[0])
-    if moves_data(s.op):
-        kinds = list(dict.fromkeys(register_dtype(o) for o in s.operands))
-        return kinds[0] if len(kinds) == 1 else s.dtype.compute
-    return s.dtype.compute
+    while not _is_as_stored(s):
+        if isinstance(s.op, Take | TakeAlong) or (moves_data(s.op) and len(s.operands) == 1):
+            s = s.operands[0]
+        elif moves_data(s.op):
+            kinds = list(dict.fromkeys(register_dtype(o) for o in s.operands))
+            return kinds[0] if len(kinds) == 1 else s.dtype.compute
+        else:
+            return s.dtype.compute
+    return s.dtype
+
+
+def _is_as_stored(s: Stage) -> bool:
+    is_cast = isinstance(s.op, Pointwise) and s.op.fn == "cast"
+    return s.is_input or s.is_staged or is_cast or isinstance(s.op, Iota)
 
 
 class Storage:

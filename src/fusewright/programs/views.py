@@ -174,9 +174,10 @@ def _views_behind(t: Tensor) -> list[tuple[Tensor, Map]]:
         if _affine(by) is not None:
             found.append((t, by))
         inner = map_of(t)
-        if inner is None:
+        behind = None if inner is None else by.through(inner)
+        if behind is None:
             return found
-        t, by = t.op.operands[0], by.through(inner)
+        t, by = t.op.operands[0], behind
 
 
 def _affine(by: Map) -> tuple[tuple[Expr, ...], tuple[tuple[Expr, ...], ...]] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from fusewright.axes.classes import AxisClass, AxisGraph
@@ -267,6 +268,8 @@ def backward_loops(graph: AxisGraph, nest: Nest) -> frozenset[LoopNode]:
 def _check_reductions(
     graph: AxisGraph, body: list[Stage], consumers: dict[Stage, list[Stage]], nest: Nest
 ) -> None:
+    order = {s: i for i, s in enumerate(body)}
+    last: dict[LoopNode, int] = {n: order[s] for s in body for n in nest.nodes[s] if n is not None}
     for p in body:
         if not p.frame.reduced and not any(isinstance(c.op, Sort) for c in consumers[p]):
             continue
@@ -281,9 +284,10 @@ def _check_reductions(
             continue
         seen: set[Stage] = set()
         stack = list(consumers[p])
+        end = max(last[n] for n in reducing)  # no stage behind it stands in these loops
         while stack:
             c = stack.pop()
-            if c in seen:
+            if c in seen or order[c] > end:
                 continue
             seen.add(c)
             if reducing.intersection(n for n in nest.nodes[c] if n is not None):
@@ -388,20 +392,26 @@ def _topological(
     before: dict[Child, dict[Child, None]],
     first: dict[Child, int],
 ) -> list[Child]:
-    waiting = {g: set(before.get(g, {})) for g in group}
+    """The children of a node, those whose producers stand already in program order."""
+    waiting = {g: len(before.get(g, {})) for g in group}
+    behind: dict[Child, list[Child]] = {g: [] for g in group}
+    for g in group:
+        for p in before.get(g, {}):
+            behind[p].append(g)
+    number = {g: k for k, g in enumerate(group)}
+    ready = [(first[g], number[g], g) for g in group if not waiting[g]]
+    heapify(ready)
     out: list[Child] = []
-    while waiting:
-        ready = [g for g in waiting if not waiting[g]]
-        if not ready:
-            names = ", ".join(_name(g) for g in waiting)
-            raise ScheduleError(
-                f"the loops over {names} need each other's results; inline less deep"
-            )
-        chosen = min(ready, key=lambda g: first[g])
+    while ready:
+        *_, chosen = heappop(ready)
         out.append(chosen)
-        del waiting[chosen]
-        for rest in waiting.values():
-            rest.discard(chosen)
+        for g in behind[chosen]:
+            waiting[g] -= 1
+            if not waiting[g]:
+                heappush(ready, (first[g], number[g], g))
+    if len(out) < len(group):
+        names = ", ".join(_name(g) for g in group if waiting[g])
+        raise ScheduleError(f"the loops over {names} need each other's results; inline less deep")
     return out
 
 

@@ -38,5 +38,8 @@ def _folded(t: Tensor, source: Tensor) -> Tensor | None:
     by = map_of(t)
     first = source
     while by is not None and (inner := map_of(source)) is not None:
-        by, source = by.through(inner), source.op.operands[0]
+        behind = by.through(inner)
+        if behind is None:
+            break
+        by, source = behind, source.op.operands[0]
     return None if by is None or source is first else moved(source, by)

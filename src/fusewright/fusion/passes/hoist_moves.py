@@ -135,16 +135,18 @@ def moves_to_hoist(
     reduced = _reduced(fusion)
     chosen: set[Tensor] = set()
     stored: set[Tensor] = set()
+    refused: set[Tensor] = set()
+    outputs = frozenset(fusion.outputs)
     for v in fusion.values:
+        if _is_refused(v, chosen, stored, refused):
+            refused.add(v)
+            continue
         moves = tuple(filter(_moves, uses[v]))
         if not moves or not _is_value(v) or (v in reduced and not reductions):
             continue
-        region = _region(v, stored)
-        is_output = v in fusion.outputs
+        is_output = v in outputs
         is_in_place = is_output or len(moves) < len(uses[v])
-        found = _Moved(v, moves, region, is_in_place, is_output, v in reduced)
-        if not all(_is_passed(t, chosen, stored) for t in region):
-            continue
+        found = _Moved(v, moves, _region(v, stored), is_in_place, is_output, v in reduced)
         if _passes_whole(found, stored) and _pays(found, _steps(v, chosen, stored), stored, target):
             chosen |= set(moves)
         elif v not in reduced:
@@ -158,11 +160,13 @@ def _kept(fusion: Fusion, chosen: frozenset[Tensor]) -> set[Tensor]:
     uses = fusion.uses()
     reduced = _reduced(fusion)
     stored: set[Tensor] = set()
+    refused: set[Tensor] = set()
     for v in fusion.values:
-        moves = [u for u in uses[v] if _moves(u)]
-        if not moves or not _is_value(v) or v in reduced or moves[0] in chosen:
+        if _is_refused(v, chosen, stored, refused):
+            refused.add(v)
             continue
-        if all(_is_passed(t, chosen, stored) for t in _region(v, stored)):
+        moves = [u for u in uses[v] if _moves(u)]
+        if moves and _is_value(v) and v not in reduced and moves[0] not in chosen:
             stored.add(v)
     return stored
 
@@ -178,6 +182,13 @@ def _reduced(fusion: Fusion) -> set[Tensor]:
 
 def _moves(t: Tensor) -> bool:
     return is_move(t) or crop_of(t) is not None
+
+
+def _is_refused(t: Tensor, chosen: Set[Tensor], stored: Set[Tensor], refused: Set[Tensor]) -> bool:
+    """Whether no move passes a value, or something that it is computed from: `refused` are those of
+    the values before it. What was chosen and is stored of these is settled when it is asked for."""
+    behind = () if is_alone(t) else t.op.operands
+    return not _is_passed(t, chosen, stored) or any(o in refused for o in behind if o not in stored)
 
 
 def _is_passed(t: Tensor, chosen: Set[Tensor], stored: Set[Tensor]) -> bool:

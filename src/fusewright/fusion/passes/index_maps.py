@@ -46,6 +46,13 @@ MAX_EXTENT = 1 << 21
 2026-11-27: 16 million take 0.9 s)."""
 
 
+MAX_MENTIONS = 64
+"""How often the index along an axis may mention coordinates. One that folds at an end of an axis
+mentions what it folds twice, so that moves of moves double it each time: six of them take about
+seven instructions each, of the 48 that a multiprocessor issues for an element of 4 bytes at the
+rate of memory. One more is a kernel of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Map:
     """A result of `shape` with coordinates `at` reads an operand at `index`."""
@@ -54,9 +61,13 @@ class Map:
     at: tuple[Var, ...]
     index: tuple[Expr, ...]
 
-    def through(self, inner: Map) -> Map:
-        """The map of a move by this one of what `inner` moved."""
+    def through(self, inner: Map) -> Map | None:
+        """The map of a move by this one of what `inner` moved; None where its index would mention
+        coordinates too often, which is known before it is made."""
         places = dict(zip(inner.at, self.index, strict=True))
+        mentions: dict[object, int] = {c: len(e.leaves) for c, e in places.items()}
+        if any(sum(mentions.get(c, 1) for c in e.leaves) > MAX_MENTIONS for e in inner.index):
+            return None
         return Map(self.shape, self.at, tuple(substitute(e, places) for e in inner.index))
 
 

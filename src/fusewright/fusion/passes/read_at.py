@@ -114,9 +114,10 @@ class ReadAt:
                 return self._changed(t, kept, by)
             self._stops = True
         inner = map_of(t)
-        if inner is None:
+        behind = None if inner is None else by.through(inner)
+        if behind is None:
             return moved(t, self._place(t, by))
-        return self.read(t.op.operands[0], by.through(inner))
+        return self.read(t.op.operands[0], behind)
 
     def _part_of_join(self, t: Tensor, op: Concat, by: Map) -> Tensor | None:
         """A join at a run of places along its axis: the join of what lies there of its operands.

@@ -64,7 +64,7 @@ def _partitions(
     """How column reductions among those of values of one shape are cut. Columns that are needed
     again once they are reduced are not cut where shared memory holds them, nor is what is reduced
     from them, and they are never one part: the walk over its rows would begin anew."""
-    beside = {t: r for t in reductions for r in reductions if _are_beside(t, r)}
+    beside = _beside(reductions)
     inputs = {x for t in (*beside, *beside.values()) for x in inputs_of(t.op.operands[0])}
     out: dict[Tensor, Partition] = {}
     for t, row in beside.items():
@@ -104,17 +104,32 @@ def _behind(t: Tensor, reductions: Collection[Tensor]) -> set[Tensor]:
     return found
 
 
-def _are_beside(t: Tensor, row: Tensor) -> bool:
-    """Whether a reduction keeps the rows that another one reduces, which run along the fast axes in
-    memory, and both read a large input."""
-    (source,), (other,) = t.op.operands, row.op.operands
-    sized = [a for a, e in enumerate(other.shape) if e != ONE]
-    order = in_memory_order(other, sized, lambda v: v.op.operands)
+def _beside(reductions: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """For each reduction the last one that reduces rows which it keeps, where both read a large
+    input. Rows are looked up by their axes and their inputs, as pairs are many in a long program.
+    """
+    last: dict[tuple[int, ...], dict[Tensor, int]] = {}
+    large = [large_inputs(t.op.operands[0]) for t in reductions]
+    for k, row in enumerate(reductions):
+        fast = _fast_axes(row)
+        if fast is not None:
+            last.setdefault(fast, {}).update(dict.fromkeys(large[k], k))
+    beside: dict[Tensor, Tensor] = {}
+    for t, inputs in zip(reductions, large, strict=True):
+        kept = [rows for fast, rows in last.items() if not set(fast) & set(reduced_axes(t))]
+        numbers = [rows[x] for rows in kept for x in inputs if x in rows]
+        if numbers:
+            beside[t] = reductions[max(numbers)]
+    return beside
+
+
+def _fast_axes(row: Tensor) -> tuple[int, ...] | None:
+    """The axes of a row that are longer than one, if they are the fast ones in memory."""
+    (source,) = row.op.operands
+    sized = [a for a, e in enumerate(source.shape) if e != ONE]
+    order = in_memory_order(source, sized, lambda v: v.op.operands)
     fast = [a for a in _row_axes(row) if a in sized]
-    across = sorted(order[len(order) - len(fast) :]) == fast and not set(fast) & set(
-        reduced_axes(t)
-    )
-    return across and not large_inputs(source).isdisjoint(large_inputs(other))
+    return tuple(fast) if sorted(order[len(order) - len(fast) :]) == fast else None
 
 
 def _row_axes(row: Tensor) -> list[int]:

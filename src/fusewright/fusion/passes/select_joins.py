@@ -42,7 +42,8 @@ from fusewright.fusion.passes.read_at import ReadAt
 from fusewright.fusion.passes.rebuild import rebuild
 
 MAX_PARTS = 4
-"""Parts of a join that every element computes, to keep one of them."""
+"""Parts of a join that every element computes, to keep one of them; of joins of joins all of them.
+What a pad puts around a value is one, too."""
 
 
 def select_joins(fusion: Fusion) -> Fusion:
@@ -51,26 +52,41 @@ def select_joins(fusion: Fusion) -> Fusion:
 
     rewrite:  concat([f(x), g(y)])  ->  where(i < n, f(x at i), g(y at i - n))
               pad(f(x), (1, 1))     ->  where(0 < i < n + 1, f(x at i - 1), 0)
-    checks:   few parts, which can be computed at other places; a reduction goes into two of them,
-              or functions of the join are scanned, or moved, as those of pads have to be; and none
-              has to be computed again for a part: those run along the axis of the join
+    checks:   few parts, those of joins and pads behind them included, which can be computed at
+              other places; a reduction goes into two of them, or functions of the join are scanned,
+              or moved, as those of pads have to be; and none has to be computed again for a part:
+              those run along the axis of the join
     order:    before hoist_moves, as another form of the fusion, whose predicted time decides
     """
+    if not any(isinstance(t.op, Concat | Resize) for t in fusion.values):
+        return fusion
     moved = _read_in_place(fusion, lambda t: isinstance(t.op, IndexMap))
     scanned = _read_in_place(fusion, lambda t: isinstance(t.op, Scan))
 
+    parts: dict[Tensor, int] = {}  # of values that can be read at any places
+
     def replace(t: Tensor, operands: tuple[Tensor, ...]) -> Tensor | None:
-        is_pad = isinstance(t.op, Resize) and not is_crop(t) and t in moved
-        if not (is_pad or isinstance(t.op, Concat)) or len(operands) > MAX_PARTS:
+        behind = [parts[o] for o in t.op.operands if o in parts]
+        if len(behind) < len(operands):
             return None
-        if not all(map(_is_read, topological(operands))):
+        is_pad = isinstance(t.op, Resize) and not is_crop(t) and t in moved
+        if not (is_pad or isinstance(t.op, Concat)):
+            if _is_read(t):
+                parts[t] = max(behind, default=1)
+            return None
+        count = sum(behind) + is_pad
+        if count > MAX_PARTS:
             return None
         if not isinstance(t.op, Concat):
+            parts[t] = count
             return filled(t, operands[0])
         counts = Counter(r for part in operands for r in _reductions(part))
         if max(counts.values(), default=0) < 2 and t not in moved and t not in scanned:
             return None
-        return _selected(t, t.op.axis, operands)
+        selected = _selected(t, t.op.axis, operands)
+        if selected is not None:
+            parts[t] = count
+        return selected
 
     return rebuild(fusion, replace)
 

@@ -74,17 +74,18 @@ def _strips(
     """How rows among the reductions of values of one shape are cut beside the columns that blocks
     hold."""
     is_held = _is_tile if across else _is_held
-    columns = [t for t in reductions if is_held(t, fusion, target)]
+    columns = {t: set(reduced_axes(t)) for t in reductions if is_held(t, fusion, target)}
     out: dict[Tensor, _Strips] = {}
+    if not columns:
+        return out
+    whole = {t: whole_inputs(t.op.operands[0], lambda v: v.op.operands) for t in reductions}
+    large = {t: large_inputs(t.op.operands[0]) for t in reductions}
     for row in reductions:
-        beside = [t for t in columns if _are_beside(row, t)]
+        apart = [t for t, axes in columns.items() if axes.isdisjoint(reduced_axes(row))]
+        beside = [t for t in apart if not large[t].isdisjoint(large[row])]
         if not beside or row in columns:
             continue
-        inputs = [
-            b
-            for r in (*beside, row)
-            for b in whole_inputs(r.op.operands[0], lambda v: v.op.operands)
-        ]
+        inputs = [b for r in (*beside, row) for b in whole[r]]
         facts = PartitionFacts.of(beside[0].op.operands[0], reduced_axes(beside[0]))
         if facts is None:
             continue
@@ -118,13 +119,6 @@ def _is_held(t: Tensor, fusion: Fusion, target: Target) -> bool:
     if facts is None or facts.is_inner or facts.period > 1:
         return False
     return is_held(t, facts, fusion, target)
-
-
-def _are_beside(row: Tensor, column: Tensor) -> bool:
-    """Whether two reductions reduce different axes and read a large input."""
-    (source,), (other,) = row.op.operands, column.op.operands
-    is_apart = set(reduced_axes(row)).isdisjoint(reduced_axes(column))
-    return is_apart and not large_inputs(source).isdisjoint(large_inputs(other))
 
 
 def _runs(row: Tensor, inputs: Sequence[Behind[Tensor]]) -> list[tuple[int, ...]]:
