@@ -375,6 +375,26 @@ def test_a_region_of_one_operator_is_left_to_torch() -> None:
     assert report.left == [("aten.add.Tensor", "alone: torch's own kernel moves the same bytes")]
 
 
+@pytest.mark.parametrize(
+    ("other", "count"),
+    [
+        (lambda x: x.T, 1),  # fast along the other axis
+        (lambda x: x, 0),
+        (lambda x: x[:1], 0),  # of what varies along one axis few sectors are read
+        (lambda x: x.expand(2, -1, -1).permute(1, 2, 0)[..., 0], 0),  # lies as x does
+    ],
+)
+def test_one_operator_of_values_that_lie_across_is_a_region(
+    other: Callable[[Any], Any], count: int
+) -> None:
+    """torch's kernel would ask for a sector for each element of one of them."""
+    given = rand(192, 192)
+    (report,) = assert_as_eager(lambda x, y: x + y, given, other(rand(192, 192)))
+    assert len(report.regions) == count
+    (small,) = assert_as_eager(lambda x, y: x + y, rand(8, 8), other(rand(8, 8)))
+    assert small.regions == ()
+
+
 def test_a_constant_that_one_operator_reads_is_a_kernel_less() -> None:
     """torch fills a tensor of one element, and then chooses; a kernel has the number."""
 
