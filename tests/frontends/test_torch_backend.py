@@ -265,6 +265,27 @@ def test_batch_norm_trains_like_eager() -> None:
     assert "aten._native_batch_norm_legit_functional.default" in reports[0].taken
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (2, 6, 5), (2, 6, 3, 5), (2, 6, 1, 1), (2, 6, 3, 2, 5)])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_norm_trains_like_eager(shape: tuple[int, ...], groups: int) -> None:
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(shape))
+
+    def layer(x: Any, w: Any, b: Any) -> Any:
+        return nn.group_norm(x, groups, w, b).sigmoid()
+
+    def results(fn: Callable[..., Any], given: Any) -> list[Any]:
+        x, w, b = given.clone().requires_grad_(), rand(6).requires_grad_(), rand(6)
+        y = fn(x, w, b)
+        y.square().sum().backward()
+        return [y, x.grad, w.grad]
+
+    run, reports = compiled(layer)
+    for order in (torch.contiguous_format, last) if last is not None else (None,):
+        x = rand(*shape) if order is None else rand(*shape).contiguous(memory_format=order)
+        checks.assert_close(results(run, x), results(layer, x))
+    assert "aten.native_group_norm.default" in reports[0].taken
+
+
 def test_floats_become_short_integers_as_in_torch() -> None:
     x = torch.tensor([300.0, -5.0, 1e3, 7.9])
     assert_as_eager(
