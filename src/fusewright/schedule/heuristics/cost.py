@@ -296,9 +296,9 @@ def _memory_nbytes(work: Work, running: int, target: Target) -> float:
 
 
 def moved_nbytes(a: MovedArray, work: Work, running: int, target: Target) -> float:
-    """Bytes of an array between the chip and its memory, in whole sectors, those that are read moved
-    by twos, while so many blocks are `running`. An array that the cache holds moves once; a larger
-    one as often as it is asked for, but for what is asked for again while it is still there."""
+    """Bytes of an array between the chip and its memory, in whole sectors, those that are read by
+    twos, while so many blocks are `running`. An array that the cache holds moves once; a larger one
+    as often as it is asked for, but for what is asked for again while it is still there."""
     cached = target.calibration.cached_share * target.l2_nbytes
     asked = max(*a.requested, a.paired, a.together)
     moved = min(float(a.nbytes), asked)
