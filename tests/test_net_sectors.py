@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from bench import net_sectors as room  # noqa: E402
 from bench.image_nets import NETS  # noqa: E402
+from bench.moves import PROGRAMS  # noqa: E402
 from bench.net_sectors import Region, Side, images_across, launches_of, sides_of  # noqa: E402
 from bench.slow_kernels import graphs_of  # noqa: E402
 from bench.stand_in import IdleDriver, stand_in  # noqa: E402
@@ -22,7 +23,7 @@ from fusewright.target import target_of  # noqa: E402
 TARGET = target_of("sm_90a")
 MOST = 1.05
 COPIES = {
-    ("ConvNeXt", "backward"): 1,  # an image that the mean of pixels gave C order is put back
+    ("U-Net", "forward"): 6,  # two norms of 128 x 56 x 56, whose groups are a quarter of a sector
 }
 """Copies of ours, by net and side; none elsewhere."""
 ACROSS = {("ConvNeXt", "backward"): 1}
@@ -66,6 +67,14 @@ def test_sectors_that_are_read_in_part_count_whole() -> None:
     (((_, scattered),), ((_, whole),)) = found
     assert scattered == pytest.approx(nbytes + nbytes / 8, rel=0.01)
     assert whole == pytest.approx(2 * nbytes / 8, rel=0.01)
+
+
+def test_rows_that_are_left_out_are_bound_and_do_not_move() -> None:
+    """A kernel is given the whole argument of `softmax(x)[::2]`, and reads every second row."""
+    program = PROGRAMS["every second row of a softmax"].compiled()
+    ((bound, moved),) = launches_of(program, TARGET)
+    least = PROGRAMS["every second row of a softmax"].least(program)
+    assert (bound / least, moved / least) == (1.5, 1.0)
 
 
 def test_a_launch_that_matters_is_looked_at_alone() -> None:
