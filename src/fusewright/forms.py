@@ -54,6 +54,7 @@ from fusewright.fusion.passes.narrow_positions import narrow_positions
 from fusewright.fusion.passes.narrow_products import narrow_products
 from fusewright.fusion.passes.narrow_sums import narrow_sums
 from fusewright.fusion.passes.nest_reductions import nest_reductions
+from fusewright.fusion.passes.open_reductions import open_reductions
 from fusewright.fusion.passes.own_operands import own_operands
 from fusewright.fusion.passes.own_outputs import own_outputs
 from fusewright.fusion.passes.reduce_by_parts import reduce_by_parts
@@ -381,7 +382,7 @@ def _moves_folded(
     owned = own_outputs(merge_sorts(drop_identities(fusion)), before=before or fusion)
     products = crop_products(narrow_products(fold_empty(owned)), products_in_place(target))
     flat = sink_reshapes(products, products_in_place(target))
-    plain = hoist_gathers(decompose(flat, keeps=product_kernels(target)))
+    plain = open_reductions(hoist_gathers(decompose(flat, keeps=product_kernels(target))))
     parts = crop_joins(hoist_crops(narrow_moves(narrow_sums(cse(plain)))), given)
     moves = fold_moves(fold_crops(hoist_crops(crop_reductions(parts))))
     held = hold_scans(fold_crops(moves), target)

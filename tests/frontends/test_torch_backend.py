@@ -265,6 +265,27 @@ def test_batch_norm_trains_like_eager() -> None:
     assert "aten._native_batch_norm_legit_functional.default" in reports[0].taken
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (2, 6, 5), (2, 6, 3, 5), (2, 6, 1, 1), (2, 6, 3, 2, 5)])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_norm_trains_like_eager(shape: tuple[int, ...], groups: int) -> None:
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(shape))
+
+    def layer(x: Any, w: Any, b: Any) -> Any:
+        return nn.group_norm(x, groups, w, b).sigmoid()
+
+    def results(fn: Callable[..., Any], given: Any) -> list[Any]:
+        x, w, b = given.clone().requires_grad_(), rand(6).requires_grad_(), rand(6)
+        y = fn(x, w, b)
+        y.square().sum().backward()
+        return [y, x.grad, w.grad]
+
+    run, reports = compiled(layer)
+    for order in (torch.contiguous_format, last) if last is not None else (None,):
+        x = rand(*shape) if order is None else rand(*shape).contiguous(memory_format=order)
+        checks.assert_close(results(run, x), results(layer, x))
+    assert "aten.native_group_norm.default" in reports[0].taken
+
+
 def test_floats_become_short_integers_as_in_torch() -> None:
     x = torch.tensor([300.0, -5.0, 1e3, 7.9])
     assert_as_eager(
@@ -373,6 +394,26 @@ def test_a_region_of_one_operator_is_left_to_torch() -> None:
     (report,) = assert_as_eager(lambda x: x + 1, rand(4))
     assert report.regions == ()
     assert report.left == [("aten.add.Tensor", "alone: torch's own kernel moves the same bytes")]
+
+
+@pytest.mark.parametrize(
+    ("other", "count"),
+    [
+        (lambda x: x.T, 1),  # fast along the other axis
+        (lambda x: x, 0),
+        (lambda x: x[:1], 0),  # of what varies along one axis few sectors are read
+        (lambda x: x.expand(2, -1, -1).permute(1, 2, 0)[..., 0], 0),  # lies as x does
+    ],
+)
+def test_one_operator_of_values_that_lie_across_is_a_region(
+    other: Callable[[Any], Any], count: int
+) -> None:
+    """torch's kernel would ask for a sector for each element of one of them."""
+    given = rand(192, 192)
+    (report,) = assert_as_eager(lambda x, y: x + y, given, other(rand(192, 192)))
+    assert len(report.regions) == count
+    (small,) = assert_as_eager(lambda x, y: x + y, rand(8, 8), other(rand(8, 8)))
+    assert small.regions == ()
 
 
 def test_a_constant_that_one_operator_reads_is_a_kernel_less() -> None:

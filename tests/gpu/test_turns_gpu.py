@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
+from late_blocks import delayed
 from semaphore_suite import SUITE
 from test_grid_turns import COLUMNS, ROWS, WAYS, column_schedule, full_sum, total
 from test_split_products import MODES, gated, product, split_schedule, with_bias
@@ -26,20 +27,6 @@ from fusewright.runtime.launch import LoadedKernel, run
 from fusewright.target import target_of
 
 RUNS = 1000
-DELAY = """
-  { unsigned long long now, end; unsigned id = blockIdx.x * 7919u + blockIdx.y * 104729u + SEED;
-    id ^= id >> 13; id *= 2654435761u; id ^= id >> 16;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); end = now + id % 20000u;
-    while (now < end) asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); }
-"""
-"""A block spins for up to 20 us, another time for each seed."""
-
-
-def delayed(text: str, seed: int) -> str:
-    """The CUDA text with a delay at the beginning of the kernel."""
-    prelude, kernel = text.split('extern "C"', 1)
-    head, body = kernel.split("{\n", 1)
-    return f'{prelude}extern "C"{head}{{\n{DELAY.replace("SEED", f"{seed}u")}{body}'
 
 
 def on_device(torch, array: np.ndarray):

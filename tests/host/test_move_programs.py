@@ -12,7 +12,7 @@ MORE: dict[str, tuple[int, float, str]] = {
     "two steps of heat": (2, 2.0, "the second step would compute thirteen points of the first"),
     "causal taps of a norm": (2, 2.01, "four norms for each row take longer than storing one"),
     "total variation": (3, 1.0, "parts of both sums, and one kernel for what is left of them"),
-    "every second row of a softmax": (1, 1.5, "bindings are counted whole"),
+    "every second row of a softmax": (1, 1.5, "the argument is bound whole; 1.0 moves"),
     "norm of the last token, multiplied": (2, 1.12, "the operand of a product is stored"),
     "join, then split": (2, 1.0, "results of different sizes that read different parts"),
     "join, then split in three": (3, 1.0, "results of different sizes that read different parts"),

@@ -66,16 +66,19 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    grouped = ops.reshape(x, (batch, groups, -1))
-    xhat, mean, _, rstd = _standardised(grouped, (2,), eps)
+    """The axes behind the channels stay apart: an image may lie channels last, where what one axis
+    of them and the channels would span is no run."""
+    grouped = ops.reshape(x, (batch, groups, -1, *x.shape[2:]))
+    axes = tuple(range(2, grouped.ndim))
+    xhat, mean, _, rstd = _standardised(grouped, axes, eps)
     per_channel = (1, channels, *(1,) * (x.ndim - 2))
     scale = None if weight is None else ops.reshape(weight, per_channel)
     shift = None if bias is None else ops.reshape(bias, per_channel)
     y = _affine(ops.reshape(xhat, x.shape), scale, shift)
     return (
         cast_to(y, out[0]),
-        cast_to(ops.squeeze(mean, 2), out[1]),
-        cast_to(ops.squeeze(rstd, 2), out[2]),
+        cast_to(ops.squeeze(mean, axes), out[1]),
+        cast_to(ops.squeeze(rstd, axes), out[2]),
     )
 
 

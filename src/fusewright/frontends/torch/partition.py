@@ -75,6 +75,7 @@ def partition(graph: Any, options: Options) -> GraphPartition:
     found = _small_ones_joined(_components(nodes, level), level, constants, options.min_ops)
     for members in _siblings_joined(found, level, constants):
         launches = _computing(members) + _reductions(members) + _own_constants(members, constants)
+        launches += _crossings(members)
         if launches < options.min_ops and not _has_own(members):
             reasons |= dict.fromkeys(members, "alone: torch's own kernel moves the same bytes")
         elif not _pays_for_scalars(members, constants, launches):
@@ -297,6 +298,28 @@ def _reductions(members: Sequence[Any]) -> int:
         for n in computing
         if not _is_simple(n) and any(map(_is_large, n.all_input_nodes)) and reduces(n)
     )
+
+
+def _crossings(members: Sequence[Any]) -> int:
+    """How many of the nodes compute element by element of large values that are fast along other
+    axes than each other or the result: torch's kernel walks as one of them lies, and asks for a
+    sector for each element of the others."""
+    return sum(1 for n in members if n.target in ELEMENTWISE and len(_fast_axes(n)) > 1)
+
+
+def _fast_axes(node: Any) -> set[int]:
+    """Along which axes of its result the large values that a node reads and makes are fast, those
+    that vary along all axes."""
+    shape = list(map(hint, node.meta["val"].shape))
+    long = [a for a, n in enumerate(shape) if n > 1]
+    found: set[int] = set()
+    for v in (node, *node.all_input_nodes) if long else ():
+        value = v.meta.get("val")
+        if _is_large(v) and hasattr(value, "stride") and list(map(hint, value.shape)) == shape:
+            strides = list(map(hint, value.stride()))
+            if all(strides[a] for a in long):
+                found.add(min(long, key=lambda a: strides[a]))
+    return found
 
 
 def _is_large(node: Any) -> bool:

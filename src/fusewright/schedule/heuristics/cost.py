@@ -72,7 +72,7 @@ def cost(work: Work, target: Target) -> Cost:
     """The predicted time of a launch."""
     known = target.calibration
     resident = resident_blocks(work, target)
-    running = max(1, min(work.blocks, resident * target.multiprocessors))
+    running = running_blocks(work, target)
     busy = min(1.0, work.blocks / target.multiprocessors)
     clock = target.clock_mhz
     memory = _memory_nbytes(work, running, target) / (
@@ -277,27 +277,38 @@ def resident_blocks(work: Work, target: Target) -> int:
     return max(1, min(fit, max(by_registers, work.min_blocks)))
 
 
+def running_blocks(work: Work, target: Target) -> int:
+    """The blocks of a launch that run at one time."""
+    return max(1, min(work.blocks, resident_blocks(work, target) * target.multiprocessors))
+
+
 def _memory_nbytes(work: Work, running: int, target: Target) -> float:
     """Bytes between the chip and its memory, a byte written counted `write_weight` times as far as
     others are read beside it (a kernel that only writes reaches 3190 GB/s on an H100, a copy 2943,
-    2026-11-27), sectors that are read moved by twos. An array that the cache holds moves once; a
-    larger one as often as it is asked for, but for what is asked for again while it is still
-    there."""
+    2026-11-27)."""
     known, read, written = target.calibration, 0.0, 0.0
-    cached = known.cached_share * target.l2_nbytes
     for a in work.arrays:
-        asked = max(*a.requested, a.paired, a.together)
-        moved = min(float(a.nbytes), asked)
-        if a.picks is not None:
-            moved = a.picks.moved(a.nbytes, asked, cached) * a.picks.isolation
-        elif a.is_written:
-            moved *= _returns(a, work, target)
-        elif a.nbytes > cached:
-            moved = _with_rereads(a, moved + a.borders, work, running, target)
+        moved = moved_nbytes(a, work, running, target)
         by_rings = known.read_share / known.box_read_share if a.by_boxes else 1.0
         written += moved if a.is_written else 0.0
         read += 0.0 if a.is_written else moved * by_rings
     return read + written + (known.write_weight - 1.0) * min(read, written)
+
+
+def moved_nbytes(a: MovedArray, work: Work, running: int, target: Target) -> float:
+    """Bytes of an array between the chip and its memory, in whole sectors, those that are read by
+    twos, while so many blocks are `running`. An array that the cache holds moves once; a larger one
+    as often as it is asked for, but for what is asked for again while it is still there."""
+    cached = target.calibration.cached_share * target.l2_nbytes
+    asked = max(*a.requested, a.paired, a.together)
+    moved = min(float(a.nbytes), asked)
+    if a.picks is not None:
+        return a.picks.moved(a.nbytes, asked, cached) * a.picks.isolation
+    if a.is_written:
+        return moved * _returns(a, work, target)
+    if a.nbytes > cached:
+        return _with_rereads(a, moved + a.borders, work, running, target)
+    return moved
 
 
 def _with_rereads(a: MovedArray, moved: float, work: Work, running: int, target: Target) -> float:
