@@ -28,6 +28,7 @@ from fusewright.runtime import (
     libraries,
     memory,
     plan,
+    prepared,
     region_graphs,
     state,
     tensor_maps,
@@ -36,7 +37,8 @@ from fusewright.runtime import (
 from fusewright.runtime.arrays import Device
 
 _DRIVEN = (
-    constants, control, device, forks, graphs, launch, memory, plan, region_graphs, state,
+    constants, control, device, forks, graphs, launch, memory, plan, prepared, region_graphs,
+    state,
     tensor_maps,
 )  # fmt: skip
 _DEVICE = Device("cuda", 0)
