@@ -58,6 +58,7 @@ FREE = {
     ("MbarArrive", "", "up", "MbarArrive"): BLOCKS_APART,
     ("MbarArrive", "", "down", "AsyncWait bulk"): "later is safe: operands are free already",
     ("MbarArrive", "", "down", "Store"): "later is safe: operands are free already",
+    ("MbarArrive", "", "down", "For"): "later is safe: operands are free already",
     ("MbarExpect", "", "down", "BoxLoad"): STAYS_OPEN,
     ("MbarInit", "", "down", "ProxyFence shared"): (
         "an mbarrier that no copy completes on needs no fence"

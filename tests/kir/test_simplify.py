@@ -95,6 +95,36 @@ def test_copies(body: str, expected: list[str]) -> None:
     assert all(line in lines for line in expected), lines
 
 
+LOOPED = {
+    "by its place": ("q[i] = copy(r[i])\nr[3] = add(q[i], r[2])", "r[3] = add(r[i], r[2])"),
+    "of another place": ("q[i] = copy(r[i])\nr[3] = add(q[1], r[2])", "r[3] = add(q[1], r[2])"),
+    "written by its place": (
+        "q[i] = copy(r[i])\nr[i] = load x[tx]\nr[3] = add(q[i], r[2])",
+        "r[3] = add(q[i], r[2])",
+    ),
+    "written by a literal": (
+        "q[i] = copy(r[i])\nr[1] = load x[tx]\nr[3] = add(q[i], r[2])",
+        "r[3] = add(q[i], r[2])",
+    ),
+    "of a literal, written by a place": (
+        "q[0] = copy(r[1])\nr[i] = load x[tx]\nr[3] = add(q[0], r[2])",
+        "r[3] = add(q[0], r[2])",
+    ),
+    "to a literal": ("q[0] = copy(r[i])\nr[3] = add(q[0], r[2])", "r[3] = add(r[i], r[2])"),
+    "overwritten by a literal": (
+        "q[i] = copy(r[i])\nq[1] = load x[tx]\nr[3] = add(q[i], r[2])",
+        "r[3] = add(q[i], r[2])",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), LOOPED.values(), ids=LOOPED)
+def test_copies_of_registers_that_a_loop_counts(body: str, expected: str) -> None:
+    """Places that loops say may be any, unless they are the same expression."""
+    whole = f"local q: float32[4]\nfor (i < 2) {{ {body} }}\nstore y[tx] = r[3]"
+    assert expected in _lines(_kernel(whole))
+
+
 def test_conditions_on_registers_are_not_relied_on() -> None:
     body = """local p: int32[1]
     p[0] = copy(index(tx):int32)

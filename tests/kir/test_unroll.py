@@ -185,34 +185,80 @@ def test_unrolled_computes_the_same(seed: int) -> None:
 
 # --- behind products ------------------------------------------------------------------------------
 
-_PRODUCT = """mma acc[0] = k_major sx[0] * k_major sw[0] n 8
-for (i < 2) { r[i] = copy(acc[2*i]) }
-for (j < 2) unroll {
+_MMA = "mma acc[0] = k_major sx[0] * k_major sw[0] n 8"
+_PRODUCT = f"""{_MMA}
+for (i < 2) {{ r[i] = copy(acc[2*i]) }}
+for (j < 2) unroll {{
 shared z: float32[32]
 store z[tx % 32] = acc[j]
-}"""
+}}"""
 
 
 def _product_kernel(body: str) -> Kernel:
     return parse_kernel(
         f"""kernel k {{
-        grid (bx < 1)
+        param x: float32[64] align 16
+        grid (bx < 2)
         block (tx < 128)
         shared sx: bfloat16[4096] tile 64 x 64 swizzle 128
         shared sw: bfloat16[512] tile 8 x 64 swizzle 128
         local acc: float32[4]
-        local r: float32[2]
+        local r: float32[4]
         {body}
         }}"""
     )
 
 
-def test_what_a_thread_does_with_its_sums_is_written_out_last() -> None:
+def test_what_a_thread_does_with_its_sums_is_left_to_the_compiler() -> None:
     kernel = unroll(_product_kernel(_PRODUCT))
     assert _loops(kernel) == ["i"]
-    assert _loops(unroll_last(kernel)) == []
     text = print_kernel(unroll_last(kernel))
-    assert "r[0] = copy(acc[0])\n  r[1] = copy(acc[2])" in text
+    assert "for (i < 2) unroll {\n    r[i] = copy(acc[2*i])\n  }" in text
+
+
+LITERAL = {
+    "a condition": ("", "r[i] = copy(acc[2*i]) if (4*bx + i < 5)"),
+    "a branch": ("", "if (4*bx + i < 5) { r[i] = copy(acc[2*i]) }"),
+    "a part of a word": ("local h: bfloat16[2]", "h[i] = cast(acc[2*i])"),
+    "which lanes exist": ("", "r[0..4] = load x[4*i] lanes 0..6 - 4*i"),
+    "where a word begins": ("", "r[0..4] = load x[4*i + 2] begins anywhere"),
+}
+
+
+@pytest.mark.parametrize(("before", "body"), LITERAL.values(), ids=LITERAL)
+def test_loops_that_more_than_registers_follow_from_are_written_out(before: str, body: str) -> None:
+    """What bounds of blocks and of loops around decide of an iteration the compiler does not see."""
+    kernel = _product_kernel(f"{_MMA}\n{before}\nfor (i < 2) unroll {{ {body} }}")
+    assert _loops(kernel) == _loops(unroll(kernel)) == ["i"]
+    assert _loops(unroll_last(kernel)) == []
+
+
+def test_loops_around_those_that_are_written_out_stay() -> None:
+    kernel = _product_kernel(
+        f"{_MMA}\nlocal h: bfloat16[4]\nfor (i < 2) {{ for (j < 2) {{ local t: float32[1]\n"
+        "t[0] = copy(acc[2*i + j])\nr[i] = copy(t[0])\nh[j] = cast(t[0]) } }"
+    )
+    text = print_kernel(unroll_last(unroll(kernel)))
+    assert "for (i < 2) unroll {\n    local t: float32[1]\n    t[0] = copy(acc[2*i])" in text
+    assert "    t_1[0] = copy(acc[2*i + 1])" in text
+    assert "for (j" not in text
+
+
+def test_registers_that_the_compiler_counts_are_literal_for_the_spec() -> None:
+    inside = "for (i < 2) unroll {{ for (j < {n}) {how} {{ r[2*i + j] = load x[j] }} }}"
+    check_kernel(_kernel(inside.format(n=2, how="unroll")), "final")
+    for n, how in ((2, ""), ("n", "unroll")):
+        with pytest.raises(SpecError, match=r"the register r\[2\*i \+ j\] has no literal index"):
+            check_kernel(_kernel(inside.format(n=n, how=how)), "final")
+
+
+@pytest.mark.parametrize(("trips", "waits"), [(511, False), (512, True)])
+def test_loops_of_many_statements_wait(trips: int, waits: bool) -> None:
+    """4,096 statements, written out, are no reason to wait."""
+    statements = "\n".join(["r[0] = load x[tx]"] * 8)
+    kernel = _kernel(f"for (i < {trips}) unroll {{ {statements} }}")
+    assert _loops(unroll(kernel)) == (["i"] if waits else [])
+    assert _loops(unroll_last(unroll(kernel))) == []
 
 
 def test_without_products_nothing_is_left_for_last() -> None:

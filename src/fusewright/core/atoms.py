@@ -66,7 +66,7 @@ class Xor(Commutative):
     def __init__(self, left: Expr, right: Expr) -> None:
         super().__init__(left, right, f"({parenthesised(left)}^{parenthesised(right)})")
         self.interval = intervals.xor(left.interval, right.interval)
-        self.divisor = min(_low_bit(left.divisor), _low_bit(right.divisor))
+        self.divisor = min(low_bit(left.divisor), low_bit(right.divisor))
 
 
 def _order(a: Expr, b: Expr) -> bool | None:
@@ -114,8 +114,8 @@ def xor(a: IntLike, b: IntLike) -> Expr:
     if isinstance(b, Xor) and a in (b.left, b.right):
         return b.right if a == b.left else b.left
     for x, by in ((a, b), (b, a)):
-        low = _low_bit(by.divisor)
-        for bit in (*(low >> k for k in range(low.bit_length() - 1)), _bit_above(by)):
+        low = low_bit(by.divisor)
+        for bit in (*(low >> k for k in range(low.bit_length() - 1)), bit_above(by)):
             beside, met = _parted(x, by, bit)
             if beside != ZERO:
                 return add(beside, xor(met, by))
@@ -141,12 +141,12 @@ def _parts_at(x: Expr, bit: int) -> tuple[Expr | None, Expr]:
     return (below if fits and is_natural(above) else None), above
 
 
-def _low_bit(n: int) -> int:
+def low_bit(n: int) -> int:
     """The largest power of two that divides a number; 1 for 0."""
     return n & -n or 1
 
 
-def _bit_above(e: Expr) -> int:
+def bit_above(e: Expr) -> int:
     """The power of two that all values of an expression are below; 1 where none is known."""
     high = e.interval[1]
     return 1 if high is None else 1 << int(high).bit_length()

@@ -37,6 +37,9 @@ def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
         case _ if values.keys().isdisjoint(e.distinct):
             return e
         case Sum():
+            known = _counted(e, values)
+            if known is not None:
+                return integer(known)
             out: list[IntLike] = [e.constant]
             for t in e.terms:
                 product: Expr = integer(t.coefficient)
@@ -56,6 +59,17 @@ def substitute(e: Expr, values: Mapping[Var, IntLike]) -> Expr:
             return xor(substitute(e.left, values), substitute(e.right, values))
         case _:
             raise TypeError(f"not an expression: {type(e).__name__}")
+
+
+def _counted(e: Sum, values: Mapping[Var, IntLike]) -> int | None:
+    """The value of a sum of multiples of variables that all have numbers."""
+    total = e.constant
+    for t in e.terms:
+        value = values.get(t.atoms[0]) if len(t.atoms) == 1 else None  # type: ignore[call-overload]
+        if type(value) is not int:
+            return None
+        total += t.coefficient * value
+    return total
 
 
 def estimate(e: Expr) -> int:

@@ -156,6 +156,8 @@ def _for(w: Writer, s: ir.For) -> None:
     extent = w.index(s.extent)
     wide = not exprs.fits_int(s.extent)
     var = w.bind(s.var, wide=wide).code
+    if s.unroll:
+        w.unrolled.add(s.var)
     if s.unroll or s.overlap:
         w.line("#pragma unroll" if s.unroll else f"#pragma unroll {s.overlap}")
     ctype = "long long" if wide else "int"

@@ -9,7 +9,7 @@ from fusewright import knobs
 from fusewright.core import expr as ex
 from fusewright.core.conditions import TRUE, Cond, Truth, equal
 from fusewright.core.expr import Division, Expr, Var
-from fusewright.cuda import exprs, scalars, words
+from fusewright.cuda import exprs, scalars, unrolled, words
 from fusewright.cuda.exprs import IntegerText
 from fusewright.cuda.names import Identifiers
 from fusewright.cuda.parameters import constant_size as constant_size
@@ -59,6 +59,7 @@ class Writer:
         self.uncut = frozenset(a.buffer for a in allocs if a.uncut)
         self.variables: dict[Var, IntegerText] = {}
         self.used: set[Var] = set()
+        self.unrolled: set[Var] = set()  # those of loops that the compiler unrolls
         self.in_scope: dict[Buffer, None] = {}
         self.divisions: dict[Division, IntegerText] = {}  # those in scope that have a name
         self._texts: dict[Expr, IntegerText] = {}  # what expressions are written as, in this scope
@@ -163,7 +164,7 @@ class Writer:
         """The text of an integer expression, with its width."""
         text = self._texts.get(e)
         if text is None:
-            text = self._texts[e] = exprs.integer(e, self._spell)
+            text = self._texts[e] = unrolled.spelled(e, self.unrolled, self._spell)
         return text
 
     def integer(self, e: Expr) -> str:

@@ -384,9 +384,16 @@ def _packed(facts: KernelFacts) -> Iterator[Problem]:
 
 
 def _literal_registers(facts: KernelFacts) -> Iterator[Problem]:
+    """A register has a place in the instruction, as a literal, or by the loops around it that the
+    compiler unrolls."""
+    kept = frozenset(
+        s.var
+        for s in statements_of(facts.kernel, For)
+        if s.unroll and constant_value(s.extent) is not None
+    )
     for place in facts.places:
         for r in own_registers(place.statement):
-            if not isinstance(r.index, Int):
+            if not (isinstance(r.index, Int) or kept.issuperset(all_variables(r.index))):
                 where = f"{r.buffer}[{r.index}]"
                 yield place.statement, f"the register {where} has no literal index; unroll the loop"
 

@@ -13,7 +13,7 @@ from fusewright.core.conditions import Cond, Truth, substitute_condition
 from fusewright.core.expr import Expr, Int, IntLike, Var, variables
 from fusewright.core.node import Node, fields_of, values_of, with_values
 from fusewright.core.substitution import substitute
-from fusewright.kir.ir import Argument, Body, Buffer, For, RegVar, Statement, TensorMap
+from fusewright.kir.ir import Argument, Body, Buffer, For, Reg, RegVar, Statement, TensorMap
 from fusewright.kir.traverse import walk_statements
 
 N = TypeVar("N", bound=Node)
@@ -73,7 +73,7 @@ class Substitution:
     def _touches(self, e: Expr | Cond) -> bool:
         touched = False
         for v in variables(e):
-            if isinstance(v, RegVar):
+            if type(v) is RegVar:
                 touched |= self._replace_register(v)
             touched |= v in self.variables
         return touched
@@ -116,6 +116,11 @@ class Substitution:
         """What stands for a buffer."""
         return self.buffers.get(b, b)
 
+    def register(self, r: Reg) -> Reg:
+        """The register with its buffer and the symbols in its place replaced."""
+        buffer, index = self.buffers.get(r.buffer, r.buffer), self.expr(r.index)
+        return r if buffer is r.buffer and index is r.index else Reg(buffer, index)
+
     def argument(self, a: Argument) -> Argument:
         """What stands for an argument."""
         return self.arguments.get(a, a)
@@ -136,6 +141,7 @@ _BY_KIND: tuple[tuple[type, _Replacing | None], ...] = (
     (Truth, None),
     (Expr, Substitution.expr),
     (Cond, Substitution.condition),
+    (Reg, Substitution.register),
     (Node, lambda s, n: s.node(n)),
     (Buffer, Substitution.buffer),
     (TensorMap, Substitution.map),

@@ -58,11 +58,29 @@ def with_bodies(node: N, f: Callable[[Body], Body]) -> N:
     return with_fields(node, changed) if changed else node
 
 
-def map_body(body: Body, f: Callable[[Statement], Statement | Iterable[Statement]]) -> Body:
-    """The body with each statement replaced by `f(statement)`, one or several, in order."""
+class OfClasses(dict[type[Statement], bool]):
+    """Whether statements of a class are of some kinds, or have bodies: those that a pass looks at.
+    Asked once a class: no call for each statement."""
+
+    def __init__(self, *kinds: type[Statement]) -> None:
+        super().__init__()
+        self._kinds = kinds
+
+    def __missing__(self, cls: type[Statement]) -> bool:
+        self[cls] = issubclass(cls, self._kinds) or HAVE_BODIES[cls]
+        return self[cls]
+
+
+def map_body(
+    body: Body,
+    f: Callable[[Statement], Statement | Iterable[Statement]],
+    wanted: OfClasses | None = None,
+) -> Body:
+    """The body with each statement replaced by `f(statement)`, one or several, in order; those that
+    are not `wanted` stay."""
     out: list[Statement] | None = None
     for at, s in enumerate(body):
-        new = f(s)
+        new = f(s) if wanted is None or wanted[type(s)] else s
         if out is None:
             if new is s:
                 continue
@@ -74,22 +92,28 @@ def map_body(body: Body, f: Callable[[Statement], Statement | Iterable[Statement
     return body if out is None or tuple(out) == body else tuple(out)
 
 
+_WITH_BODIES = OfClasses()
+
+
 def map_bodies(node: N, f: Callable[[Body], Body]) -> N:
     """The node with every body below it replaced by `f(body)`, inner bodies first."""
 
     def inner(s: Statement) -> Statement:
-        return map_bodies(s, f) if body_fields(type(s)) else s
+        return map_bodies(s, f)
 
-    return with_bodies(node, lambda body: f(map_body(body, inner)))
+    return with_bodies(node, lambda body: f(map_body(body, inner, _WITH_BODIES)))
 
 
-def map_statements(node: N, f: Callable[[Statement], Statement]) -> N:
-    """The node with every statement below it replaced by `f(statement)`, inner ones first."""
+def map_statements(
+    node: N, f: Callable[[Statement], Statement], wanted: OfClasses | None = None
+) -> N:
+    """The node with every statement below it replaced by `f(statement)`, inner ones first; those
+    that are not `wanted` stay."""
 
     def mapped(s: Statement) -> Statement:
-        return f(map_statements(s, f) if body_fields(type(s)) else s)
+        return f(map_statements(s, f, wanted) if HAVE_BODIES[type(s)] else s)
 
-    return with_bodies(node, lambda body: map_body(body, mapped))
+    return with_bodies(node, lambda body: map_body(body, mapped, wanted))
 
 
 def walk_statements(node: Node) -> Iterator[Statement]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from fusewright.core.expr import constant_value
 from fusewright.kir.ir import (
+    Alloc,
     Body,
     Buffer,
     For,
@@ -74,16 +75,18 @@ def spare_registers(kernel: Kernel, target: Target) -> int:
 
 
 _Slot: TypeAlias = tuple[Buffer, int | None]
-"""An element of a buffer, None for one that is not literal."""
+"""An element of a buffer, one of those that its index may name; None where that is not known."""
 
 
 class _Liveness:
-    """Walks backwards; `live` holds elements, which take so many registers."""
+    """Walks backwards; `live` holds elements, which take so many registers. A buffer of which a
+    loop writes the elements in turn is alive from where it is allocated on."""
 
     def __init__(self) -> None:
         self._live: dict[_Slot, None] = {}
         self._nregisters = 0
         self._peak = 0
+        self._looped: set[Buffer] = set()
 
     def peak(self, body: Body) -> int:
         """The most 32-bit registers alive at once in a body that nothing follows."""
@@ -112,6 +115,8 @@ class _Liveness:
                     self._set(before)
                 case Role():
                     self._body(s.body)
+                case Alloc() if s.buffer in self._looped:
+                    self._drop([slot for slot in self._live if slot[0] is s.buffer])
                 case _:
                     self._leaf(s)
 
@@ -120,11 +125,17 @@ class _Liveness:
         self._add(slot for _, slots in written for slot in slots)
         self._peak = max(self._peak, self._nregisters)
         for use, slots in written:
-            for slot in slots if use.is_total else ():
-                del self._live[slot]
-                self._nregisters -= _nregisters(*slot)
+            if constant_value(use.reg.index) is None:
+                self._looped.add(use.reg.buffer)
+            elif use.is_total:
+                self._drop(slots)
         for r, width in registers_read(s):
             self._add(_slots(r, width))
+
+    def _drop(self, slots: Iterable[_Slot]) -> None:
+        for slot in slots:
+            del self._live[slot]
+            self._nregisters -= _nregisters(*slot)
 
     def _add(self, slots: Iterable[_Slot]) -> None:
         for slot in slots:
@@ -137,10 +148,10 @@ class _Liveness:
 
 
 def _slots(r: Reg, width: int) -> list[_Slot]:
-    start = constant_value(r.index)
-    if start is None:
+    low, high = r.index.interval
+    if low is None or high is None:
         return [(r.buffer, None)]
-    return [(r.buffer, start + k) for k in range(width)]
+    return [(r.buffer, k) for k in range(low, high + width)]
 
 
 def _nregisters(buffer: Buffer, element: int | None) -> int:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from fusewright.core.conditions import TRUE
-from fusewright.core.expr import constant_value
+from fusewright.core.expr import Expr, add, constant_value, variables
 from fusewright.core.node import Node, map_children
 from fusewright.kir.ir import (
     Arg,
@@ -19,6 +19,7 @@ from fusewright.kir.ir import (
     Kernel,
     Operand,
     Reg,
+    RegVar,
     Statement,
 )
 from fusewright.kir.traits import RegisterUse
@@ -33,40 +34,49 @@ from fusewright.kir.traverse import (
     with_bodies,
 )
 
-Slot: TypeAlias = tuple[Buffer, int]
+Slot: TypeAlias = "tuple[Buffer, int | Expr]"
+"""A register by its place, which is an expression where loops around say it."""
 
 
 @dataclass(slots=True)
 class _Copies:
     """What registers hold a copy of, and by register those that hold a copy of it; the `buffers`
-    that any of either are in, or were."""
+    that any of either are in, or were, and those of which one has no literal place, `open`."""
 
     sources: dict[Slot, Operand] = field(default_factory=dict[Slot, Operand])
     users: dict[Slot, tuple[Slot, ...]] = field(default_factory=dict[Slot, tuple[Slot, ...]])
     buffers: set[Buffer] = field(default_factory=set[Buffer])
+    open: set[Buffer] = field(default_factory=set[Buffer])
 
     def fork(self) -> _Copies:
         """The same, to be changed by itself."""
-        return _Copies(dict(self.sources), dict(self.users), set(self.buffers))
+        return _Copies(dict(self.sources), dict(self.users), set(self.buffers), set(self.open))
 
     def add(self, slot: Slot, source: Operand) -> None:
         """Note that a register, which holds no known copy, was copied from a source."""
         self.sources[slot] = source
-        self.buffers.add(slot[0])
+        self._name(slot)
         origin = _slot(source) if isinstance(source, Reg) else None
         if origin is not None:
-            self.buffers.add(origin[0])
+            self._name(origin)
             self.users[origin] = (*self.users.get(origin, ()), slot)
+
+    def _name(self, slot: Slot) -> None:
+        self.buffers.add(slot[0])
+        if not isinstance(slot[1], int):
+            self.open.add(slot[0])
 
     def forget(self, r: Reg, width: int) -> None:
         """Note that `width` registers from `r` on are written; all of the buffer where `r` has no
-        literal index."""
+        literal index, and all without one otherwise."""
         start = constant_value(r.index)
-        if start is None:
+        gone: list[Slot] = []
+        if start is not None:
+            gone += [(r.buffer, start + k) for k in range(width)]
+        if start is None or r.buffer in self.open:
             known = (*self.sources, *self.users)
-            gone = [slot for slot in known if slot[0] is r.buffer]
-        else:
-            gone = [(r.buffer, start + k) for k in range(width)]
+            some = [slot for slot in known if slot[0] is r.buffer]
+            gone += [slot for slot in some if start is None or not isinstance(slot[1], int)]
         for slot in gone:
             self._drop(slot)
             for user in self.users.get(slot, ()):
@@ -83,7 +93,8 @@ def propagate_copies(kernel: Kernel) -> Kernel:
     """Read the source of an unconditional `copy` where it still holds the same value.
 
     rewrite:  b = copy(a);  c = add(b, b)   ->   b = copy(a);  c = add(a, a)
-    checks:   nothing; registers without a literal index are left alone
+    checks:   nothing; a register whose place a loop says is known as long as no register of its
+              buffer is written
     order:    before dead statements are removed
     """
     return with_bodies(kernel, lambda body: _body(body, _Copies()))
@@ -132,38 +143,39 @@ def _read(s: Statement, copies: _Copies) -> Statement:
 
 
 def _operand(use: RegisterUse, copies: _Copies) -> Operand:
-    slot = _slot(use.reg)
-    return use.reg if slot is None else copies.sources.get(slot, use.reg)
+    return copies.sources.get(_slot(use.reg), use.reg)
 
 
 def _registers(use: RegisterUse, copies: _Copies) -> Reg:
     """Where consecutive registers were copied from, when those are consecutive too."""
-    r, slot = use.reg, _slot(use.reg)
-    if slot is None:
+    r = use.reg
+    first = copies.sources.get(_slot(r))
+    if not isinstance(first, Reg):
         return r
-    sources = [copies.sources.get((slot[0], slot[1] + k)) for k in range(use.width)]
-    first = sources[0]
-    start = _slot(first) if isinstance(first, Reg) else None
-    if start is None:
-        return r
-    for k, source in enumerate(sources):
-        if not isinstance(source, Reg) or _slot(source) != (start[0], start[1] + k):
+    for k in range(1, use.width):
+        source = copies.sources.get(_slot(r, k))
+        if not isinstance(source, Reg) or _slot(source) != _slot(first, k):
             return r
-    return first if isinstance(first, Reg) else r
+    return first
 
 
-def _slot(r: Reg) -> Slot | None:
+def _slot(r: Reg, offset: int = 0) -> Slot:
     index = constant_value(r.index)
-    return None if index is None else (r.buffer, index)
+    return (r.buffer, add(r.index, offset) if index is None else index + offset)
 
 
 def _remember(s: Compute, copies: _Copies) -> None:
     if s.predicate != TRUE:
         return
     target, source = _slot(s.dst), s.operands[0]
-    is_lasting = isinstance(source, Imm | Arg) or (isinstance(source, Reg) and _slot(source))
-    if target is not None and is_lasting and not _is(source, target):
+    is_lasting = isinstance(source, Imm | Arg) or (isinstance(source, Reg) and _is_steady(source))
+    if is_lasting and _is_steady(s.dst) and not _is(source, target):
         copies.add(target, source)
+
+
+def _is_steady(r: Reg) -> bool:
+    """Whether a register's place follows from loops alone, not from what registers hold."""
+    return not any(isinstance(v, RegVar) for v in variables(r.index))
 
 
 def _is(o: Operand, slot: Slot) -> bool:

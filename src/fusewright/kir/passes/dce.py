@@ -27,8 +27,16 @@ def remove_dead(kernel: Kernel) -> Kernel:
     live = frozenset(_live(kernel))
 
     def keep(body: Body) -> Body:
-        out = tuple([s for s in body if not _is_dead(s, live)])
-        return body if len(out) == len(body) else out
+        out: list[Statement] = []
+        for s in body:
+            targets = None if HAVE_BODIES[type(s)] else targets_of_write(s)
+            if targets is None or type(s) is Alloc:
+                is_dead = _is_empty(s, live)
+            else:
+                is_dead = bool(targets) and live.isdisjoint(targets)
+            if not is_dead:
+                out += (s,)
+        return body if len(out) == len(body) else tuple(out)
 
     return map_bodies(kernel, keep)
 
@@ -45,13 +53,11 @@ def targets_of_write(s: Statement) -> frozenset[Buffer]:
     return frozenset(() if any(b.memory is Memory.GLOBAL for b in written) else written)
 
 
-def _is_dead(s: Statement, live: frozenset[Buffer]) -> bool:
+def _is_empty(s: Statement, live: frozenset[Buffer]) -> bool:
+    """Whether a statement with bodies has nothing in them, and an allocation no reader."""
     match s:
         case Alloc():
             return s.buffer not in live
-        case _ if not HAVE_BODIES[type(s)]:
-            targets = targets_of_write(s)
-            return not (targets & live) if targets else False
         case For():
             return not s.body
         case If():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fusewright.kir.analysis.uniformity import only_issuer
 from fusewright.kir.ir import Kernel, Role, Statement
-from fusewright.kir.traverse import map_statements, walk_statements
+from fusewright.kir.traverse import OfClasses, map_statements, statements_of
 
 
 def elect_issuers(kernel: Kernel) -> Kernel:
@@ -24,5 +24,4 @@ def elect_issuers(kernel: Kernel) -> Kernel:
             return n
         return replace(n, issuer=issuer)
 
-    has_roles = any(isinstance(s, Role) for s in walk_statements(kernel))
-    return map_statements(kernel, marked) if has_roles else kernel
+    return map_statements(kernel, marked, OfClasses()) if statements_of(kernel, Role) else kernel

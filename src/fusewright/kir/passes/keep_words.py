@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fusewright.kir.analysis.words import kept_in_words, kept_uncut
 from fusewright.kir.ir import Alloc, Kernel, Statement
-from fusewright.kir.traverse import map_statements
+from fusewright.kir.traverse import OfClasses, map_statements
 
 
 def keep_words(kernel: Kernel) -> Kernel:
@@ -30,4 +30,4 @@ def keep_words(kernel: Kernel) -> Kernel:
             return replace(n, in_words=True)
         return n
 
-    return map_statements(kernel, marked) if found or uncut else kernel
+    return map_statements(kernel, marked, OfClasses(Alloc)) if found or uncut else kernel

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fusewright.kir.analysis.proved_lanes import proved_lanes
 from fusewright.kir.ir import Kernel, Load, Statement
-from fusewright.kir.traverse import map_statements
+from fusewright.kir.traverse import OfClasses, map_statements
 
 
 def locate_loads(kernel: Kernel) -> Kernel:
@@ -24,4 +24,4 @@ def locate_loads(kernel: Kernel) -> Kernel:
         lanes = proved_lanes(n)
         return n if lanes == n.lanes else replace(n, lanes=lanes)
 
-    return map_statements(kernel, located)
+    return map_statements(kernel, located, OfClasses(Load))

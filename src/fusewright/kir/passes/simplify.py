@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from itertools import cycle
+from operator import is_
 
 from fusewright.core.conditions import (
     FALSE,
@@ -23,7 +24,18 @@ from fusewright.kir.ir import Body, For, Guarded, If, Kernel, RegVar, Statement
 from fusewright.kir.passes.copy_propagation import propagate_copies
 from fusewright.kir.passes.dce import remove_dead
 from fusewright.kir.substitute import Substitution
-from fusewright.kir.traverse import HAVE_BODIES, map_body, with_bodies
+from fusewright.kir.traverse import OfClasses, with_bodies
+
+
+class _Conditional(dict[type[Statement], bool]):
+    """Whether the predicate is all that conditions decide of statements of a class."""
+
+    def __missing__(self, cls: type[Statement]) -> bool:
+        self[cls] = issubclass(cls, Guarded) and cls.where is Guarded.where
+        return self[cls]
+
+
+_ASKED, _CONDITIONAL = OfClasses(Guarded), _Conditional()
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -50,13 +62,21 @@ def settle_conditions(kernel: Kernel) -> Kernel:
 
 def settle_body(body: Body, known: frozenset[Cond]) -> Body:
     """A body in which conditions hold throughout, without what they and bounds decide."""
-    return map_body(body, lambda s: _statement(s, known))
+    out: list[Statement] = []
+    for s in body:
+        is_settled = not _ASKED[type(s)]
+        if _CONDITIONAL[type(s)]:
+            is_settled = s.predicate is TRUE  # type: ignore[attr-defined]
+        if is_settled:
+            out += (s,)
+            continue
+        new = _statement(s, known)
+        out += (new,) if isinstance(new, Statement) else new
+    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
 
 
 def _statement(s: Statement, known: frozenset[Cond]) -> Statement | Iterable[Statement]:
-    if not HAVE_BODIES[type(s)]:
-        if not isinstance(s, Guarded):
-            return s
+    if isinstance(s, Guarded):
         predicate = settle(s.predicate, known)
         return s.where_false() if predicate == FALSE else s.where(predicate)
     match s:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import is_
 
+from fusewright.core.conditions import Cond
 from fusewright.core.expr import Int, IntLike, Var, add, constant_value
+from fusewright.core.symbolic import Symbolic
 from fusewright.kir.ir import (
     Alloc,
     Body,
@@ -28,17 +30,24 @@ from fusewright.kir.ir import (
 )
 from fusewright.kir.substitute import Substitution
 from fusewright.kir.traverse import (
+    HAVE_BODIES,
+    all_statements,
     all_variables,
     bodies_of,
     body_fields,
+    own_expressions,
     own_registers,
+    statements_of,
     walk_statements,
     with_bodies,
 )
+from fusewright.target import WORD_NBYTES
 
 MOST_SHARED_ACCESSES = 192
 """Accesses of shared memory, loops written out, from which loops over what a thread does by itself
 wait for syncs to be settled: these are judged for every pair of accesses."""
+MOST_STATEMENTS = 1 << 12
+"""Statements, loops written out, from which those loops wait as well: all passes walk over them."""
 FEWEST_ALIKE = 3
 """Trips of a loop over parts of a tile of which several are alike: all but the first."""
 
@@ -53,8 +62,8 @@ def unroll(kernel: Kernel) -> Kernel:
               inner loop variables of its own, and syncs ids that are new; shared memory is
               allocated once, before the copies, which use it in turn as the iterations did
     """
-    has_products = any(isinstance(s, Mma) for s in walk_statements(kernel))
-    waits = has_products or _shared_accesses(kernel.body) > MOST_SHARED_ACCESSES
+    is_long = _written_out(kernel.body) > MOST_STATEMENTS
+    waits = is_long or has_products(kernel) or _shared_accesses(kernel.body) > MOST_SHARED_ACCESSES
     return _unrolled(kernel, is_late=not waits)
 
 
@@ -68,13 +77,18 @@ def unroll_last(kernel: Kernel) -> Kernel:
               product's 128 sums are 2,000 statements, and syncs of six parts of a tile 36 pairs;
               before the last simplify; copies of syncs have ids of their own
     """
-    return _unrolled(kernel, is_late=True)
+    return _unrolled(kernel, is_late=True, keeps=has_products(kernel))
 
 
-def _unrolled(kernel: Kernel, *, is_late: bool) -> Kernel:
-    if not any(isinstance(s, For) for s in walk_statements(kernel)):
+def has_products(kernel: Kernel) -> bool:
+    """Whether warpgroups multiply matrices in a kernel."""
+    return bool(statements_of(kernel, Mma))
+
+
+def _unrolled(kernel: Kernel, *, is_late: bool, keeps: bool = False) -> Kernel:
+    if not any(isinstance(s, For) for s in all_statements(kernel)):
         return kernel
-    body = _Unroller(kernel, is_late=is_late).body(kernel.body)
+    body = _Unroller(kernel, is_late=is_late, keeps=keeps).body(kernel.body)
     return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
 
 
@@ -95,12 +109,14 @@ class _Unroller:
     """Unrolls from the outside in, so that inner extents become constant first. A statement is
     copied once, from where it stands in the kernel, however many loops around it are unrolled."""
 
-    def __init__(self, kernel: Kernel, *, is_late: bool) -> None:
-        statements = list(walk_statements(kernel))
+    def __init__(self, kernel: Kernel, *, is_late: bool, keeps: bool) -> None:
+        statements = all_statements(kernel)
         ids = [s.id for s in statements if isinstance(s, SyncStatement)]
         self._ids = count(max(ids, default=-1) + 1)
         self._is_late = is_late
+        self._keeps = keeps
         self._wanted: dict[For, bool] = {}
+        self._kept: dict[For, bool] = {}
         self._names = _names_of(kernel, statements)
         self._numbers: dict[str, Iterator[int]] = {}
 
@@ -119,7 +135,7 @@ class _Unroller:
                 for k in range(trips):
                     out += self.body(s.body, _Trip(s, k, trip))
             elif trip is None:
-                out.append(with_bodies(s, self.body))
+                out.append(self._marked(with_bodies(s, self.body)))
             elif not _is_shared(s):
                 out.append(self._copy(s, trip))
         same = len(out) == len(body) and all(map(is_, out, body))
@@ -134,7 +150,7 @@ class _Unroller:
         """The iterations of a loop that is to be written out; None for other loops."""
         if s not in self._wanted:
             asks = s.unroll or counts_registers(s)
-            self._wanted[s] = asks and (self._is_late or not _is_own(s))
+            self._wanted[s] = asks and (self._is_late or not _is_own(s)) and not self._stays(s)
         if not self._wanted[s]:
             return None
         return constant_value(s.extent if trip is None else trip.expr(s.extent))
@@ -155,7 +171,21 @@ class _Unroller:
             return new
         inside = iter(bodies_of(s))
         head = trip.node(with_bodies(s, lambda _: ()))
-        return with_bodies(head, lambda _: self.body(next(inside), trip))
+        return self._marked(with_bodies(head, lambda _: self.body(next(inside), trip)))
+
+    def _stays(self, s: For) -> bool:
+        """Whether a loop is left to the compiler, which unrolls it."""
+        if not self._keeps or constant_value(s.extent) is None:
+            return False
+        if s not in self._kept:
+            self._kept[s] = _is_own(s) and not _needs_literal(s)
+        return self._kept[s]
+
+    def _marked(self, s: Statement) -> Statement:
+        """A loop that counts registers and stays, marked to be unrolled by the compiler."""
+        if type(s) is not For or s.unroll or not (self._stays(s) and counts_registers(s)):
+            return s
+        return dataclasses.replace(s, unroll=True)
 
     def _own_name(self, b: Buffer) -> str:
         """A name for a copy of a buffer, which nothing in the kernel has."""
@@ -204,6 +234,22 @@ def _is_own(loop: For) -> bool:
     )
 
 
+def _needs_literal(loop: For) -> bool:
+    """Whether more than addresses and registers of whole words follows from the loop's variable: a
+    part of a word, a condition, or which lanes of a load exist and where in a word it begins. What
+    holds in an iteration is known here by the bounds of blocks and of loops around, which the
+    compiler does not see."""
+    for s in walk_statements(loop):
+        found: list[Symbolic] = [e for e in own_expressions(s) if isinstance(e, Cond)]
+        found += [r.index for r in own_registers(s) if r.buffer.dtype.nbytes < WORD_NBYTES]
+        if isinstance(s, Load):
+            found += own_expressions(s.lanes)
+            found += [s.index] if s.lanes.begins is None else []
+        if any(loop.var in all_variables(e) for e in found):
+            return True
+    return False
+
+
 def _is_of_parts(loop: For) -> bool:
     """Whether a loop leaves parts of a tile to the copy engine: what is behind the first is alike,
     so that syncs of one trip stand for all."""
@@ -226,6 +272,21 @@ def _shared_accesses(body: Body) -> int:
                 total += s.dst.memory is Memory.SHARED
             case _:
                 pass
+    return total
+
+
+def _written_out(body: Body) -> int:
+    """Statements of a body, with loops that ask for it written out."""
+    total = 0
+    for s in body:
+        match s:
+            case For():
+                trips = constant_value(s.extent) if s.unroll else 1
+                total += (trips or 1) * _written_out(s.body)
+            case _ if HAVE_BODIES[type(s)]:
+                total += sum(map(_written_out, bodies_of(s)))
+            case _:
+                total += 1
     return total
 
 
