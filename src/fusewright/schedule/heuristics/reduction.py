@@ -248,7 +248,7 @@ def _loops(
             kept, lanes = split(flow, kept, plan.vector)
     out: list[Loop] = []
     several: list[Loop] = []
-    lanes_reduce = plan.inner or plan.lanes_down
+    lanes_reduce = plan.lanes_down or (plan.inner and not plan.lanes_across)
     kept_dim, reduce_dim = (
         (Parallel.TIDY, Parallel.TIDX) if lanes_reduce else (Parallel.TIDX, Parallel.TIDY)
     )

@@ -86,7 +86,19 @@ def facts_of(
         item_nbytes=max(held, default=MAX_VECTOR_NBYTES),
         is_masked=bool(kept_between) and all(map(is_masked, kept_between)),
         most=0 if constant else most,
+        run_nbytes=_run_nbytes(flow, reference) if inner else 1 << 30,
     )
+
+
+def _run_nbytes(flow: Dataflow, reference: Stage) -> int:
+    """The bytes of a row that lie next to each other in the largest input, where rows are in
+    several pieces."""
+    reduced = by_stride(flow, reference.frame.reduced)
+    if sum(x.axis.extent != Int(1) for x in reduced) < 2:
+        return 1 << 30
+    axes = joined_axes(flow, reference, reduced, by_stride(flow, reference.frame.output))
+    largest = max(flow.inputs, key=lambda s: numel(s.shape), default=reference)
+    return estimate(axes[-1].axis.extent) * largest.dtype.nbytes if len(axes) > 1 else 1 << 30
 
 
 def _neighbours(flow: Dataflow, reference: Stage) -> int:

@@ -84,6 +84,9 @@ class ReductionFacts:
     most: int = 0
     """Columns at most, where their number is a symbol's that has a maximum; else 0."""
 
+    run_nbytes: int = 1 << 30
+    """Of rows that are inner and in pieces: the bytes of a piece that lie side by side."""
+
     @property
     def nbytes(self) -> int:
         """Bytes of a row that are worth holding, of the longest one where lengths differ."""
@@ -119,6 +122,8 @@ class ReductionPlan:
     """Whether the lanes of a warp share columns, of which a row has less than a line."""
     parts: int = 1
     """Blocks of the grid, neighbours, that share a row and gather each other's results."""
+    lanes_across: bool = False
+    """Whether the lanes of a warp have rows of their own, whose pieces lie side by side."""
 
     def candidate(self, target: Target) -> Candidate[ReductionPlan]:
         """The plan with its parameters by name."""
@@ -138,6 +143,7 @@ class ReductionPlan:
             rows=self.rows if self.rows > 1 else None,
             lanes_down=self.lanes_down or None,
             parts=self.parts if self.parts > 1 else None,
+            lanes_across=self.lanes_across or None,
         )
         return Candidate(self.what, params, self)
 
@@ -172,6 +178,7 @@ class ReductionPlan:
             return f"row in {self.parts} blocks, slices {held}, {self.reduce_threads} threads"
         several = f", {self.kept_threads} rows a block" if self.kept_threads > 1 else ""
         at_once = f", {self.rows} at once" if self.rows > 1 else ""
+        at_once += ", lanes across" if self.lanes_across else ""
         return f"row {held}, {self.reduce_threads} threads{several}{at_once}"
 
 
@@ -179,6 +186,7 @@ def of_rows(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
     """Every way to reduce along the fast axes, in the order of the rules."""
     if not rows.is_read_again or not rows.held:
         yield from _passes(rows, target)
+        yield from _across_rows(rows, None, target)
         return
     first: ReductionPlan | None = None
     for c in _holders(rows, target):
@@ -188,6 +196,7 @@ def of_rows(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPl
     if first is not None:
         yield from _other_threads(rows, first, target)
         yield from _several_rows(rows, first, target)
+        yield from _across_rows(rows, Memory.LOCAL, target)
 
 
 def _passes(rows: ReductionFacts, target: Target) -> Iterator[Listed[ReductionPlan]]:
@@ -439,6 +448,29 @@ def _several_rows(
         else:
             held = several * first.held_nbytes
             yield replace(first, rows=several, held_nbytes=held).candidate(target)
+
+
+def _across_rows(
+    rows: ReductionFacts, held_in: Memory | None, target: Target
+) -> Iterator[Candidate[ReductionPlan]]:
+    """The lanes of a warp each have a row of their own, where a row is in pieces that are shorter
+    than a line: those of neighbours lie side by side, and lanes that share a row would ask for a
+    line each. As few threads a row as registers allow, and more."""
+    if rows.run_nbytes >= LINE_NBYTES or not rows.is_constant:
+        return
+    vectors = -(-rows.columns // rows.vector)
+    for threads in (1 << k for k in range(WARP_SIZE.bit_length())):
+        trips = -(-vectors // threads)
+        beside = max(WARP_SIZE, LEAST_BLOCK // threads)
+        nbytes = trips * rows.vector * rows.held
+        fits = held_in is None or (
+            nbytes <= PERSISTENT_BYTES_PER_THREAD and trips * rows.vector <= FEW_ELEMENTS_PER_THREAD
+        )
+        if fits and threads <= vectors and beside <= rows.rows:
+            plan = _plan(rows, held_in, threads, trips, target).plan
+            held = nbytes * threads * beside
+            across = replace(plan, kept_threads=beside, held_nbytes=held, lanes_across=True)
+            yield across.candidate(target)
 
 
 def _plan(
