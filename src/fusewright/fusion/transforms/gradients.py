@@ -157,16 +157,27 @@ def custom_vjp(
     saved, `backward(saved, cotangent)` a cotangent, or None, for each argument. Where nothing is
     differentiated, only what `fn` needs is computed.
 
-    Raises UserError where `backward` returns another number of cotangents than there are
-    arguments, or one of another shape.
+    Raises UserError where `forward` returns no pair, and where `backward` returns no tuple of as
+    many cotangents as there are arguments, or one of another shape.
     """
 
     def call(*args: Array) -> Array:
         arrays = [check_array("custom_vjp", a) for a in args]
-        result, saved = forward(*arrays)
+        pair = forward(*arrays)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise UserError(
+                f"custom_vjp: forward returned {shown(pair)}; return a pair of the result and what "
+                "is saved for backward, None where that is nothing"
+            )
+        result, saved = pair
 
         def back(g: Array) -> Sequence[Array | None]:
-            found = tuple(backward(saved, g))
+            found = backward(saved, g)
+            if not isinstance(found, tuple | list):
+                raise UserError(
+                    f"custom_vjp: backward returned {shown(found)}; return a tuple with one "
+                    "cotangent, or None, for each argument"
+                )
             if len(found) != len(arrays):
                 raise UserError(
                     f"custom_vjp: backward returned {len(found)} cotangents for {len(arrays)} "
