@@ -163,21 +163,22 @@ def custom_vjp(
 
     def call(*args: Array) -> Array:
         arrays = [check_array("custom_vjp", a) for a in args]
-        pair = forward(*arrays)
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
+        pair = cast("object", forward(*arrays))
+        if not isinstance(pair, tuple | list) or len(cast("Sequence[Any]", pair)) != 2:
             raise UserError(
-                f"custom_vjp: forward returned {shown(pair)}; return a pair of the result and what "
-                "is saved for backward, None where that is nothing"
+                f"custom_vjp: forward returned {shown(cast('object', pair))}; return a pair of the "
+                "result and what is saved for backward, None where that is nothing"
             )
-        result, saved = pair
+        result, saved = cast("tuple[Array, Any]", pair)
 
         def back(g: Array) -> Sequence[Array | None]:
-            found = backward(saved, g)
-            if not isinstance(found, tuple | list):
+            returned = cast("object", backward(saved, g))
+            if not isinstance(returned, tuple | list):
                 raise UserError(
-                    f"custom_vjp: backward returned {shown(found)}; return a tuple with one "
+                    f"custom_vjp: backward returned {shown(returned)}; return a tuple with one "
                     "cotangent, or None, for each argument"
                 )
+            found = cast("Sequence[Array | None]", returned)
             if len(found) != len(arrays):
                 raise UserError(
                     f"custom_vjp: backward returned {len(found)} cotangents for {len(arrays)} "
