@@ -139,7 +139,8 @@ def chosen(x: Any) -> Any:
     [
         (raised, ("kernels", 0, "arrays", 1, "strides", 0), "-8", "-8 is no size, and no stride"),
         (raised, ("kernels", 0, "arrays", 0, "strides", 0), "9", "the elements of x: 35 where 32"),
-        (raised, ("launches", 0, "outputs", 0, "box", 1, 0), "9" * 30, "OverflowError"),
+        (raised, ("launches", 0, "outputs", 0, "box", 1, 0), "9" * 30, "than 64 bits of"),
+        (raised, ("launches", 0, "inputs", 0, "strides", 1), "9" * 30, "than 64 bits of"),
         (raised, ("kernels", 0, "text"), ("ty < 1", "ty < -4"), "-4"),
         (raised, ("kernels", 0, "text"), ("grid (bx < 1", "grid (bx < 99999999999"), "the grid"),
         (raised, ("kernels", 0, "text"), ("= load", "= lord"), "SpecError"),
