@@ -172,3 +172,21 @@ def test_reports_of_what_is_no_program_are_refused() -> None:
         fw.Report(3)  # type: ignore[arg-type]
     with pytest.raises(fw.UserError, match=r"Report: measured= is float; it must be what"):
         fw.Report(PROGRAM, measured=3.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [-(2**31), -(2**63), -2, float("nan"), None, [2], (3,), "3", 1.5])
+def test_sizes_beside_one_that_is_computed_are_refused(size: Any) -> None:
+    with pytest.raises(fw.UserError, match=r"reshape: size .* (is negative|sizes are integers)"):
+        fw.trace(lambda x: fw.reshape(x, (size, -1)), SPECS[0])
+
+
+@pytest.mark.parametrize(
+    "shapes", [((0, 4), (4, 0)), ((8, 4), (4, 0)), ((0, 4), (4, 8)), ((8, 0), (0, 8))]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_without_elements(shapes: tuple[tuple[int, int], ...], dtype: str) -> None:
+    specs = [fw.TensorSpec(s, dtype) for s in shapes]
+    arrays = [np.ones(s, t.dtype.numpy) for s, t in zip(shapes, specs, strict=True)]
+    fusion = fw.trace(lambda x, y: (x @ y, fw.sum(x @ y)), *specs)
+    got, total = fw.compile(fusion).simulate(*arrays).outputs
+    assert got.shape == (shapes[0][0], shapes[1][1]) and not got.any() and total == 0

@@ -15,6 +15,7 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_THREADS_ALONG_Z = 64  # of a block (CUDA programming guide, "Compute Capabilities")
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
+LOCAL_NBYTES = 512 << 10  # of a thread (CUDA programming guide, "Compute Capabilities")
 MAX_VECTOR_NBYTES = 16
 WORD_NBYTES = 4  # of a register
 REGISTERS_PER_SM = 65536

@@ -279,6 +279,24 @@ SYMBOLIC = fw.TensorSpec(("n", 33), "float32")
             r"its parameter x is float32\[2112\], and was given",
         ),
         (
+            lambda: _compiled(
+                fw.kernel(fw.parse_kernel(TEXT.rpartition("  store y")[0] + "}"), results=SPEC),
+                SPEC,
+            ),
+            fw.UserError,
+            "stores nothing to its result y",
+        ),
+        (
+            lambda: _compiled(
+                fw.kernel(
+                    fw.parse_kernel(TEXT.replace("store a[tx]", "store x[tx]")), results=SPEC
+                ),
+                SPEC,
+            ),
+            fw.UserError,
+            "stores to its argument x",
+        ),
+        (
             lambda: fw.kernel(fw.compile(fw.trace(fw.exp, SYMBOLIC)).kernels[0].ir, results=SPEC),
             fw.UserError,
             "has arrays of constant size only",

@@ -409,6 +409,21 @@ REJECTED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
         fw.UserError,
         "backward returned 0 cotangents for 1 arguments",
     ),
+    "a rule whose forward saves nothing": (
+        fw.grad(lambda x: fw.sum(fw.custom_vjp(fw.exp, fw.exp, lambda s, g: (g,))(x))),
+        fw.UserError,
+        r"forward returned .*; return a pair of the result and what is saved",
+    ),
+    "a rule whose forward returns a row for each part of a pair": (
+        fw.grad(lambda x: fw.sum(fw.custom_vjp(fw.exp, lambda x: x[:2], lambda s, g: (g,))(x))),
+        fw.UserError,
+        "forward returned .*; return a pair of the result and what is saved",
+    ),
+    "a rule without cotangents": (
+        fw.grad(lambda x: fw.sum(fw.custom_vjp(fw.exp, lambda x: (x, x), lambda s, g: None)(x))),
+        fw.UserError,
+        "backward returned None; return a tuple with one cotangent, or None, for each argument",
+    ),
 }
 
 

@@ -280,7 +280,16 @@ BROKEN_BODIES = [
     ("block_sync 3", "expected '#', found '3'"),
     ("if (tx < 1) { r[0] = load x[0]", "expected a statement or '}', found end of text"),
     ("store x[0] = 1.0:float32", "expected a buffer, found '1.0'"),
+    ("shared s: float32[64] tile 0 x 8", "a tile of 0 x 8 elements has none"),
+    ("r[0] = load x[9223372036854775809*tx]", "is more than 64 bits of an index hold"),
+    ("shared s: float32[64] tile 8 x -8", "a tile of 8 x -8 elements has none"),
 ]
+
+
+def test_a_box_of_no_element_is_refused() -> None:
+    text = "kernel k { param x: float32[64] map m: x sizes (8, 8) strides (1, 8) box (8, 0)"
+    with pytest.raises(SpecError, match=r"a box of \(8, 0\) elements has none"):
+        parse_kernel(text)
 
 
 @pytest.mark.parametrize(("text", "message"), BROKEN)

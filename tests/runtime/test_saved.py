@@ -116,6 +116,66 @@ def test_rejects_a_record_that_names_what_it_lacks(builder: Builder, tmp_path: P
 Place = tuple[str | int, ...]
 
 
+def test_rejects_a_file_whose_record_holds_no_program(builder: Builder, tmp_path: Path) -> None:
+    path = tmp_path / "p.fw"
+    for rest in ({}, {"program": None}, {"program": []}):
+        with zipfile.ZipFile(path, "w") as z:
+            head = {"format": "fusewright program", "version": 7, "sha256": {}, **rest}
+            z.writestr("program.json", json.dumps(head))
+        with pytest.raises(UserError, match="is damaged: its record holds no program"):
+            fw.load(path)
+
+
+def raised(x: Any) -> Any:
+    return fw.exp(x)
+
+
+def chosen(x: Any) -> Any:
+    return fw.cond(x[0, 0] > 0, lambda y: y + 1, lambda y: y * 2, x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "at", "value", "problem"),
+    [
+        (raised, ("kernels", 0, "arrays", 1, "strides", 0), "-8", "-8 is no size, and no stride"),
+        (raised, ("kernels", 0, "arrays", 0, "strides", 0), "9", "the elements of x: 35 where 32"),
+        (raised, ("launches", 0, "outputs", 0, "box", 1, 0), "9" * 30, "than 64 bits of"),
+        (raised, ("launches", 0, "inputs", 0, "strides", 1), "9" * 30, "than 64 bits of"),
+        (raised, ("kernels", 0, "text"), ("ty < 1", "ty < -4"), "-4"),
+        (raised, ("kernels", 0, "text"), ("grid (bx < 1", "grid (bx < 99999999999"), "the grid"),
+        (raised, ("kernels", 0, "text"), ("= load", "= lord"), "SpecError"),
+        (chosen, ("launches", 1, "region", "aliased"), "x", "invalid literal for int"),
+        (chosen, ("launches", 1, "bodies", 0, "launches"), [], "write all but 128 bytes"),
+        (chosen, ("launches", 1, "bodies", 1, "launches"), [], "write all but 128 bytes"),
+    ],
+)
+def test_a_record_that_would_be_run_wrongly_is_refused(
+    builder: Builder, tmp_path: Path, fn: Any, at: Place, value: Any, problem: str
+) -> None:
+    """Each stands at the border of what runs without more checks: memory, texts, launches."""
+    saved = fw.compile(fw.trace(fn, "f32[4,8]")).save(tmp_path / "p.fw")
+    record, members = read_archive(saved)
+    node: Any = record
+    for k in at[:-1]:
+        node = node[k]
+    if isinstance(value, tuple):
+        assert value[0] in node[at[-1]]
+        value = node[at[-1]].replace(*value)
+    node[at[-1]] = value
+    write_archive(tmp_path / "q.fw", record, members)
+    with pytest.raises(UserError, match=f"does not describe a program.*{problem}"):
+        fw.load(tmp_path / "q.fw")
+
+
+def test_a_record_without_launches_is_refused_whatever_the_sizes(
+    builder: Builder, tmp_path: Path
+) -> None:
+    record, members = read_archive(program("n", 8).save(tmp_path / "p.fw"))
+    write_archive(tmp_path / "q.fw", {**record, "launches": []}, members)
+    with pytest.raises(UserError, match="no launch writes t"):
+        fw.load(tmp_path / "q.fw")
+
+
 def _places(node: object, at: Place = ()) -> Iterator[Place]:
     """Where numbers, texts and lists stand in a record, but for the text of kernels."""
     if isinstance(node, dict):

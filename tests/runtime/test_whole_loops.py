@@ -341,3 +341,31 @@ def test_explain_says_how_a_loop_runs_and_what_it_will_take(body: Any, how: str)
     few = fw.compile(fw.trace(lambda x: fw.fori_loop(0, 10, body, x), S((300,), "float32")))
     assert kernel.predicted is not None and few.kernels[0].predicted is not None
     assert 2 * few.kernels[0].predicted.us < kernel.predicted.us < 1000 * 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_body_that_computes_nothing(gpu: FakeDriver, count: int, swap: bool) -> None:
+    """Its values are those that it was given, though the program sees them through operations."""
+
+    def program(x: Any, y: Any) -> Any:
+        def body(i: Any, c: Any) -> Any:
+            return fw.stop_gradient(c[swap]), fw.stop_gradient(c[not swap])
+
+        only = fw.fori_loop(0, count, lambda i, c: fw.stop_gradient(c), x)
+        return fw.fori_loop(0, count, body, (x, y)), only, fw.fori_loop(0, 2, body, (x * 2, y))
+
+    x, y = draw(3, 5), draw(3, 5) + 1
+    changed = (y, x) if swap and count % 2 else (x, y)
+    fusion = fw.trace(program, "f32[3,5]", "f32[3,5]")
+    witnessed(gpu, fusion, [*changed, x, x * 2, y], x, y)
+
+
+def test_a_loop_whose_body_computes_nothing_says_so() -> None:
+    program = fw.compile(
+        fw.trace(lambda x: fw.fori_loop(0, 2, lambda i, c: fw.stop_gradient(c), x), "f32[4,8]")
+    )
+    assert any("the body computes nothing" in r.rule for r in program.reasons)
+    assert repr(program.launches) == "(<Dispatch of fori_loop: (x) -> (t0)>,)"
+    other = fw.compile(fw.trace(lambda x: fw.exp(x), "f32[4,8]"))
+    assert repr(other.launches).startswith("(<Dispatch of <Kernel fw_exp")

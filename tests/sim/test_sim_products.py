@@ -11,6 +11,7 @@ from async_suite import Case, without
 from product_cases import PRODUCTS, RINGS, assert_close, inputs_of, kernel_of
 from product_kernels import Product, Ring
 
+import fusewright as fw
 from fusewright.kir import ir
 from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, print_kernel
@@ -310,3 +311,15 @@ def test_replays_that_go_on_report_what_whole_ones_do(monkeypatch: pytest.Monkey
     monkeypatch.setattr(order, "_starts", lambda group: {})
     assert found == reports()
     assert len(set(found)) > 20
+
+
+def test_operands_beyond_their_buffer_are_reported_and_read_nothing() -> None:
+    program = fw.compile(fw.trace(fw.matmul, "bf16[64,64]", "bf16[64,64]"))
+    (kernel,) = program.kernels
+    text = print_kernel(kernel.ir)
+    assert text.count("x2_c[768]") == 1
+    wrong = parse_kernel(text.replace("x2_c[768]", "x2_c[7680]"))
+    data = np.ones(4096, fw.bfloat16.numpy)
+    arrays = {p: data.copy() for p in wrong.params}
+    races = simulate(wrong, arrays, outputs=[wrong.params[2]]).races
+    assert any("reads beyond the elements of x2_c" in str(r) for r in races)

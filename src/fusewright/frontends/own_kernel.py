@@ -36,6 +36,7 @@ from fusewright.fusion.trace import trace_call
 from fusewright.fusion.trees import Tree
 from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir import ir
+from fusewright.kir.analysis.uses import global_writes
 from fusewright.kir.spec import check_kernel
 from fusewright.runtime.config import active
 from fusewright.target import Target, target_of
@@ -207,6 +208,14 @@ def _written(kernel: ir.Kernel, results: Sequence[TensorSpec]) -> OwnFunction:
                 f"kernel({kernel.name}): it has {len(kernel.arrays)} parameters, and was given "
                 f"{len(specs)} arrays and {len(results)} results; inputs come first, then results"
             )
+        written = global_writes(kernel)
+        for k, b in enumerate(kernel.arrays):
+            if (b in written) is (k < len(specs)):
+                rule = "stores to its argument" if b in written else "stores nothing to its result"
+                raise UserError(
+                    f"kernel({kernel.name}): it {rule} {b.name}; a kernel that is called as an "
+                    "operation reads its arguments, and stores all elements of its results"
+                )
         infos = [_info(kernel, b, t) for b, t in zip(kernel.arrays, types, strict=True)]
         operands, outputs = infos[: len(specs)], infos[len(specs) :]
         return WrittenKernel(kernel.name, kernel, tuple(operands), tuple(outputs)), out_tree

@@ -323,6 +323,8 @@ def _expression(tree: ast.expr, names: Mapping[str, Var]) -> Expr:
     """An integer expression over named variables."""
     match tree:
         case ast.Constant(value=int(number)):
+            if number > 2**63:
+                raise SpecError(f"{number} is more than 64 bits of an index hold")
             return expr.as_expr(number)
         case ast.Name(id=name):
             return names[name] if name in names else _unknown(name)

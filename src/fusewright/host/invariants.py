@@ -129,7 +129,9 @@ def _miscounted(host: HostProgram, v: Stored, writes: Sequence[Bound]) -> Iterat
             return
         seen.add(c)
     missing = constant_value(v.content - sum((x.binding.content for x in writes), as_expr(0)))
-    if missing:
+    if missing is None and not writes:
+        yield Problem("unwritten", f"no launch writes {v.name}, which has {v.content} bytes")
+    elif missing:
         yield Problem(
             "unwritten",
             f"the launches write all but {missing} bytes of {v.name}, which has {v.content}",

@@ -194,7 +194,7 @@ def sum_rule(t: Tensor, why: str, target: Target) -> str:
     """What `explain` says of a product that no matrix instruction computes: how much slower that
     is, too, where it is."""
     sizes = sizes_of(t)
-    known = target.has(Feature.WGMMA)
+    known = target.has(Feature.WGMMA) and sizes.batch * sizes.rows * sizes.columns > 0
     times = sums_us(sizes, target) / least_us(sizes, target) if known else 0
     slower = f", {times:.0f} times slower than matrix instructions" if times >= 2 else ""
     return f"it is a sum of products{slower}: {why}"

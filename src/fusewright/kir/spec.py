@@ -72,6 +72,9 @@ from fusewright.kir.traverse import (
 )
 from fusewright.memory import Memory
 from fusewright.target import (
+    LOCAL_NBYTES,
+    MAX_GRID_X,
+    MAX_GRID_YZ,
     MAX_THREADS_PER_BLOCK,
     WARP_SIZE,
     Target,
@@ -125,6 +128,10 @@ def _header(facts: KernelFacts) -> Iterator[Problem]:
         strange = [v for v in variables(d.extent) if v not in k.symbols]
         if strange:
             yield None, f"the grid extent {d.extent} of {d.var} mentions {strange[0]}, no symbol"
+    for d, most in zip(k.grid, (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ), strict=False):
+        extent = constant_value(d.extent)
+        if extent is not None and not 0 <= extent <= most:
+            yield None, f"the grid extent {extent} of {d.var} is not 0 to {most}"
     for p in k.params:
         if p.memory is not Memory.GLOBAL:
             yield None, f"parameter {p} lives in {p.memory.value} memory, not in global memory"
@@ -152,6 +159,10 @@ def _allocated_once(facts: KernelFacts) -> Iterator[Problem]:
             yield s, f"buffer {s.buffer} lives in global memory; only parameters do"
         if not isinstance(s.buffer.size, Int):
             yield s, f"the size {s.buffer.size} of {s.buffer} is not constant"
+        elif s.buffer.memory is Memory.LOCAL:
+            nbytes = s.buffer.size.value * s.buffer.dtype.nbytes
+            if nbytes > LOCAL_NBYTES:
+                yield s, f"{s.buffer} has {nbytes} bytes; a thread has at most {LOCAL_NBYTES}"
         seen.add(s.buffer)
 
 

@@ -322,9 +322,12 @@ def tile_text(t: Tile) -> str:
 
 def parse_tile(reader: Reader, itemsize: int) -> Tile:
     """What `tile_text` prints, after the word `tile`."""
+    start = reader.peek()
     rows = reader.integer()
     reader.expect("x")
     columns = reader.integer()
+    if min(rows, columns) < 1:
+        reader.reject(f"a tile of {rows} x {columns} elements has none", start)
     return Tile(rows, columns, itemsize, reader.integer() if reader.accept("swizzle") else 0)
 
 
@@ -352,7 +355,10 @@ def parse_map(reader: Reader, name: str) -> ir.TensorMap:
         reader.expect(word)
         found.append(cast("tuple[Expr, ...]", codec_of(tuple[Expr, ...]).parse(reader)))
     reader.expect(_MAP[2])
+    start = reader.peek()
     box = cast("tuple[int, ...]", codec_of(tuple[int, ...]).parse(reader))
+    if min(box, default=1) < 1:
+        reader.reject(f"a box of {_listed(box)} elements has none", start)
     swizzle = reader.integer() if reader.accept("swizzle") else 0
     rounding = reader.word().text if reader.accept("rounding") else ""
     return ir.TensorMap(name, buffer, found[0], found[1], box, swizzle, rounding)

@@ -18,6 +18,9 @@ from fusewright.errors import SpecError
 
 Value: TypeAlias = Expr | Cond
 
+_MAX_MAGNITUDE = 2**63
+"""Of a number of an index, which has 64 bits on the device and in the simulator."""
+
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r]+)
       | (?P<newline>\n)
@@ -255,6 +258,8 @@ class TokenParser:
     def _primary(self) -> Value:
         token = self.take()
         if token.kind == "integer":
+            if int(token.text) > _MAX_MAGNITUDE:
+                self.reject(f"{token.text} is more than 64 bits of an index hold", token)
             return ex.Int(int(token.text))
         if token.text == "(" and token.kind == "sign":
             inner = self._any()

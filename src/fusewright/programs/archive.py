@@ -164,7 +164,8 @@ def _launch(
     op = writes[0].tensor.op
     if not isinstance(op, Region):
         raise ValueError(f"{writes[0].tensor.name} is the result of no region")
-    used, aliased = tuple(x["region"]["used"]), frozenset(x["region"]["aliased"])
+    used = tuple(map(int, x["region"]["used"]))
+    aliased = frozenset(map(int, x["region"]["aliased"]))
     bodies = tuple(
         _model_of(b, parse_body(b["fusion"], symbols), kernels, symbols, target)
         for b in x["bodies"]

@@ -35,6 +35,11 @@ class Dispatch:
     values: tuple[bool | int | float, ...]
     region: RegionBodies | None = None
 
+    def __repr__(self) -> str:
+        runs = repr(self.kernel) if self.region is None else self.region.call.fn
+        ends = [", ".join(t.name for t in of) for of in (self.inputs, self.outputs)]
+        return f"<Dispatch of {runs}: ({ends[0]}) -> ({ends[1]})>"
+
     @property
     def bodies(self) -> tuple[ProgramModel, ...]:
         """The programs that run in its place, of a region."""
@@ -164,6 +169,9 @@ class ProgramModel:
     @cached_property
     def _checked(self) -> HostProgram:
         check_host(self.assembled)
+        for x in self.launches:
+            for body in x.bodies:
+                _ = body.host
         return self.assembled
 
     @cached_property

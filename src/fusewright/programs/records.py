@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fusewright.core.expr import Expr, Var, variables
+from fusewright.core.conditions import less_equal, prove
+from fusewright.core.expr import ONE, ZERO, Expr, Var, variables
 from fusewright.cuda.compile import Compiled
 from fusewright.cuda.parameters import shared_nbytes
 from fusewright.dtypes import dtype_of
@@ -26,12 +27,16 @@ from fusewright.kernel import Kernel, TensorInfo
 from fusewright.kir.analysis.uses import global_reads, global_writes
 from fusewright.kir.ir import Kernel as KernelIr
 from fusewright.kir.names import with_unique_names
+from fusewright.kir.spec import check_kernel
 from fusewright.kir.text import parse_kernel, parse_later, print_kernel
 from fusewright.kir.unread import Border
 from fusewright.runtime.archive import pack, unpack
 from fusewright.target import Target, target_of
 
-DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, SpecError)
+DAMAGE = (
+    *(KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, SpecError),
+    OverflowError,
+)
 """What reading a record raises that is not what was written."""
 
 
@@ -133,17 +138,27 @@ def restored_kernel(
     """The kernel of a record over these symbols; code that the record lacks is made when it is
     asked for, and with `later` statements are read then."""
     symbols = {a: known[b] for a, b in r["symbols"].items()}
-    kernel = _read_later(r, symbols) if later else parse_kernel(r["text"], symbols)
+    kernel = _read_later(r, symbols) if later else _read_now(r, symbols, target)
     infos = [_restored_array(a, known) for a in r["arrays"]]
     values = tuple(number_of(v) for v in r["values"])
     n = r["inputs"]
     _agree("parameters", [b.dtype for b in kernel.arrays], [i.dtype for i in infos])
+    for b, i in zip(kernel.arrays, infos, strict=True):
+        _agree(f"the elements of {i.name}", b.size, _span(i))
     _agree("arguments", len(kernel.arguments), len(values))
     made = Kernel(kernel, target, tuple(infos[:n]), tuple(infos[n:]), values, r["schedule"])
     if r["code"] is not None:
         name, ptx, log = r["code"]
         made.adopt(Compiled(members[name], ptx, log, 0.0))
     return made
+
+
+def _read_now(r: dict[str, Any], symbols: Mapping[str, Var], target: Target) -> KernelIr:
+    """The kernel of a text that anybody may have changed: the simulator trusts what the spec has
+    seen."""
+    kernel = parse_kernel(r["text"], symbols)
+    check_kernel(kernel, "final", target=target)
+    return kernel
 
 
 def _read_later(r: dict[str, Any], symbols: Mapping[str, Var]) -> KernelIr:
@@ -188,7 +203,15 @@ def _restored_array(r: dict[str, Any], symbols: Mapping[str, Var]) -> TensorInfo
     shape = tuple(parse_expression(e, symbols) for e in r["shape"])
     strides = tuple(parse_expression(e, symbols) for e in r["strides"])
     _agree(r["name"], len(shape), len(strides))
+    for e in (*shape, *strides):
+        if prove(less_equal(ZERO, e)) is False:
+            raise ValueError(f"{r['name']}: {e} is no size, and no stride")
     return TensorInfo(r["name"], shape, dtype_of(r["dtype"]), strides)
+
+
+def _span(i: TensorInfo) -> Expr:
+    """Elements from the first to the last of an array in its layout."""
+    return sum((stride * (n - 1) for n, stride in zip(i.shape, i.strides, strict=True)), ONE)
 
 
 def number_record(v: bool | int | float) -> list[str]:

@@ -111,6 +111,8 @@ def whole_loop(
     and of its results that are used; or why they are launches of their own."""
     if call.trips is None or prove(less_equal(ZERO, call.trips)) is not True:
         return _NEGATIVE
+    if not body.launches:
+        return _NO_LAUNCH
     (x,) = body.launches
     lowered = x.kernel.lowered
     if x.region is not None or lowered is None:
@@ -140,6 +142,7 @@ def whole_loop(
 
 
 _NEGATIVE = "a call may ask for a negative number of them"
+_NO_LAUNCH = "the body computes nothing: it hands on what it carries, seen in another way"
 
 
 def loop_of_block(

@@ -95,4 +95,7 @@ def unpack(content: bytes, path: str) -> tuple[dict[str, Any], dict[str, bytes]]
     sums = {n: hashlib.sha256(content).hexdigest() for n, content in members.items()}
     if sums != head.get("sha256"):
         raise UserError(f"{path} is damaged: its contents do not match their checksums")
-    return cast("dict[str, Any]", head["program"]), members
+    program: object = head.get("program")
+    if not isinstance(program, dict):
+        raise UserError(f"{path} is damaged: its record holds no program; save it again")
+    return cast("dict[str, Any]", program), members

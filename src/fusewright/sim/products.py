@@ -190,8 +190,8 @@ class _ReadyProduct:
         fragment = None if self.a_first is None else self._fragment(f)
         accumulate = self.holds(f.values)
         for part in self._parts(f):
-            self._multiply(f, part, held, fragment, accumulate)
-            self._record(f, part, issue)
+            if self._multiply(f, part, held, fragment, accumulate):
+                self._record(f, part, issue)
         for buffer, cells, writes in self.registers:
             self.tracked.record(
                 f, self.s, buffer, cells, f.mask, writes=writes, agent=_IN_REGISTERS, issue=issue
@@ -215,7 +215,8 @@ class _ReadyProduct:
         held: HeldMatrix,
         fragment: Array | None,
         accumulate: object,
-    ) -> None:
+    ) -> bool:
+        """False, and nothing is read, where an operand leaves its buffer."""
         warps = slice(p.first // WARP_SIZE, p.first // WARP_SIZE + _WARPS)
         rank = p.first // f.trace.block_nthreads
         b = self.b.values(f, p.b, p.rows, rank)
@@ -224,13 +225,13 @@ class _ReadyProduct:
         else:
             a = None if self.a is None else self.a.values(f, p.a, p.rows, rank)
         if a is None or b is None:
-            return
+            return False
         product = np.matmul(a, b.transpose(0, 2, 1)).reshape(len(p.rows), _WARPS, _WARP_ROWS, -1)
         is_short = self.s.b.buffer.dtype.nbytes == 1
         adds = np.array([bool(value_at(np.atleast_2d(accumulate), r, p.first)) for r in p.rows])  # type: ignore[arg-type]
         if adds.all() and not is_short:
             held.matrix[p.rows, warps] += product
-            return
+            return True
         old = np.where(adds[:, None, None, None], held.matrix[p.rows, warps], 0)
         held.matrix[p.rows, warps] = _kept(product + old) if is_short else product + old
         if held.unknown is not None:
@@ -238,6 +239,7 @@ class _ReadyProduct:
             fresh[p.rows[~adds], p.first : p.first + WARPGROUP_SIZE] = True
             unknown = np.broadcast_to(held.unknown, fresh.shape) & ~fresh
             held.unknown = unknown if unknown.any() else None
+        return True
 
     def _record(self, f: BatchFrame, p: _WarpgroupRows, issue: int) -> None:
         """A warp reads its own rows of `a`, and all of `b`; its first lane stands for it."""

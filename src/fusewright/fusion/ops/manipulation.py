@@ -45,7 +45,8 @@ def _is_minus_one(size: object) -> bool:
 
 
 def _with_computed(x: Array, entries: tuple[IntLike, ...], at: int) -> tuple[IntLike, ...]:
-    others = reduce(mul, (s for k, s in enumerate(entries) if k != at), as_expr(1))
+    given = shape_of("reshape", (*entries[:at], *entries[at + 1 :]))
+    others = reduce(mul, given, as_expr(1))
     total = build.element_count(x.tensor.shape)
     whole = None if constant_value(others) == 0 else floordiv(total, others)
     if whole is None or mul(whole, others) != total:
@@ -54,7 +55,7 @@ def _with_computed(x: Array, entries: tuple[IntLike, ...], at: int) -> tuple[Int
             f"{total} elements do not divide by the other sizes' {others}; the computed size must "
             "be whole (declare multiple_of on a symbol to have it so)"
         )
-    return (*entries[:at], whole, *entries[at + 1 :])
+    return (*given[:at], whole, *given[at:])
 
 
 def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:

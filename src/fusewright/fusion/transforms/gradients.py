@@ -157,16 +157,28 @@ def custom_vjp(
     saved, `backward(saved, cotangent)` a cotangent, or None, for each argument. Where nothing is
     differentiated, only what `fn` needs is computed.
 
-    Raises UserError where `backward` returns another number of cotangents than there are
-    arguments, or one of another shape.
+    Raises UserError where `forward` returns no pair, and where `backward` returns no tuple of as
+    many cotangents as there are arguments, or one of another shape.
     """
 
     def call(*args: Array) -> Array:
         arrays = [check_array("custom_vjp", a) for a in args]
-        result, saved = forward(*arrays)
+        pair = cast("object", forward(*arrays))
+        if not isinstance(pair, tuple | list) or len(cast("Sequence[Any]", pair)) != 2:
+            raise UserError(
+                f"custom_vjp: forward returned {shown(cast('object', pair))}; return a pair of the "
+                "result and what is saved for backward, None where that is nothing"
+            )
+        result, saved = cast("tuple[Array, Any]", pair)
 
         def back(g: Array) -> Sequence[Array | None]:
-            found = tuple(backward(saved, g))
+            returned = cast("object", backward(saved, g))
+            if not isinstance(returned, tuple | list):
+                raise UserError(
+                    f"custom_vjp: backward returned {shown(returned)}; return a tuple with one "
+                    "cotangent, or None, for each argument"
+                )
+            found = cast("Sequence[Array | None]", returned)
             if len(found) != len(arrays):
                 raise UserError(
                     f"custom_vjp: backward returned {len(found)} cotangents for {len(arrays)} "
