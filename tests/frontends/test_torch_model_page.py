@@ -101,7 +101,7 @@ def test_a_target_that_is_not_known_is_refused(tmp_path: Path) -> None:
 def test_what_a_function_closes_over_has_a_backward_pass_too() -> None:
     """The model is no module: its parameters are found where gradients end."""
     torch.compiler.reset()
-    model, x = Model(32), torch.randn(64, 32)
+    model, x = Model(32, 2), torch.randn(64, 32)
     said = explain(lambda x: model(x).sum(), x, options={"cpu": "torch"})
     assert [name for name, _ in said.times("sm_90a")] == ["forward", "backward"]
     assert all(p.grad is None for p in model.parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -202,9 +203,7 @@ def test_warps_that_multiply_meet_at_named_barriers() -> None:
 
 def test_parts_are_whole_vectors_side_by_side() -> None:
     kernel = split_schedule(product, 3, "slices").lower()
-    text = str(kernel.ir)
-    assert "_work[4096*bx + 12288*by + 4*tx] = " in text
-    assert "_work[4096*bx + 12288*by + 4*tx + 512] = " in text
+    assert re.search(r"_work\[4096\*bx \+ 12288\*by \+ 512\*\w+ \+ 4\*tx\] = ", str(kernel.ir))
 
 
 def test_the_copy_engine_adds_parts_of_products() -> None:

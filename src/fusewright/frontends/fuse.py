@@ -60,7 +60,7 @@ _log = logging.getLogger("fusewright.recompiles")
 Layouts: TypeAlias = "Sequence[Sequence[int] | None]"
 """Per output the axes from slow to fast in memory; None for C order."""
 Orders: TypeAlias = Sequence[Order | None]
-ProgramKey: TypeAlias = tuple[Signature, Wishes, Orders, Float32Matmul, tuple[bool, bool]]
+ProgramKey: TypeAlias = tuple[Signature, Wishes, Orders, Float32Matmul, tuple[bool, ...]]
 Maker: TypeAlias = Callable[[Fusion, Orders, Target, Sequence[ArrayInfo], Sequence[int]], Program]
 """Makes the program of a fusion whose results lie in given orders, for a target and a call's arrays
 and numbers."""
