@@ -7,7 +7,8 @@ SEEDS ?= 0:20000
 TORCH ?= 2.13.0+cpu
 EXAMPLES ?= 20
 # What `make test`, where torch is not installed, leaves out.
-TORCH_TESTS := $(wildcard tests/frontends/test_*torch*.py) tests/fusion/test_nn_torch.py \
+TORCH_TESTS := $(sort $(shell grep -rlE '^(torch = )?pytest.importorskip."torch"' tests \
+	--include='test_*.py' --exclude-dir=gpu)) \
 	'tests/test_house.py::test_the_examples_of_a_document_run_in_order[torch.md]' \
 	'tests/test_examples.py::test_an_example_runs[torch_model]'
 PY := .venv/bin/python
