@@ -35,7 +35,7 @@ def remove_dead(kernel: Kernel) -> Kernel:
             else:
                 is_dead = bool(targets) and live.isdisjoint(targets)
             if not is_dead:
-                out += (s,)
+                out.append(s)
         return body if len(out) == len(body) else tuple(out)
 
     return map_bodies(kernel, keep)

@@ -68,7 +68,7 @@ def settle_body(body: Body, known: frozenset[Cond]) -> Body:
         if _CONDITIONAL[type(s)]:
             is_settled = s.predicate is TRUE  # type: ignore[attr-defined]
         if is_settled:
-            out += (s,)
+            out.append(s)
             continue
         new = _statement(s, known)
         out += (new,) if isinstance(new, Statement) else new
