@@ -507,3 +507,14 @@ def test_few_columns_have_no_more_chunks_than_a_small_kernel_combines(
     assert found is not None
     row = found.count * columns * nbytes
     assert TARGET.multiprocessors * BYTES_PER_ROW < 2 * row < 4 * TARGET.multiprocessors * 512
+
+
+@pytest.mark.parametrize("lengths", [(1, 228, 8, 34536), (1001, 62937), (256, 246069 * 3)])
+def test_runs_of_a_reduction_are_whole_vectors_or_slices(lengths: tuple[int, ...]) -> None:
+    """Even runs of an odd length would be read element by element."""
+    x = fw.trace(lambda x: x + 1, fw.TensorSpec(lengths, "float32")).outputs[0]
+    facts = PartitionFacts.of(x, range(len(lengths)))
+    assert facts is not None
+    cut = to_fill(facts, TARGET)
+    assert cut is not None and cut.count > 1
+    assert cut.each % 4 == 0 or lengths[-1] % cut.each == 0
